@@ -4,6 +4,7 @@
 //! are that command's own.
 
 use crate::args::Common;
+use crate::kept::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::log::{self, Format, Levels};
 use crate::notify::{NotifyTable, NotifyTables};
 use crate::supervise::windows::Windows;
@@ -21,6 +22,9 @@ const FILE: &str = "leasehold.toml";
 pub const METRICS: &str = "LEASEHOLD_METRICS";
 /// TTL rule of thumb for jobs of unknown length: two renewals may fail within a minute's outage.
 const DEFAULT_TTL: Duration = Duration::from_secs(90);
+/// Of a run whose output is longer, the beginning and the end are kept.
+const DEFAULT_OUTPUT_SIZE: kept::Size = kept::Size(8 << 20);
+const DEFAULT_OUTPUT_RUNS: u64 = 50;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +84,9 @@ struct File {
     metrics_leases: Option<Vec<String>>,
     #[serde(default)]
     notify: Vec<NotifyTable>,
+    output: Option<String>,
+    output_size: Option<String>,
+    output_runs: Option<u64>,
     /// `leasehold schedule` reads these.
     #[serde(default, rename = "job")]
     _job: serde::de::IgnoredAny,
@@ -141,6 +148,12 @@ pub struct Settings {
     pub metrics_leases: Setting<Vec<NamePattern>>,
     /// Who is told of what; checked by those who tell.
     pub notify: NotifyTables,
+    /// Where the output of runs is kept; below the state folder if none.
+    pub output: Setting<Option<kept::Target>>,
+    /// How many bytes of a run's output.
+    pub output_size: Setting<kept::Size>,
+    /// Of how many runs of a job or a queue.
+    pub output_runs: Setting<u64>,
 }
 
 impl Settings {
@@ -200,6 +213,13 @@ impl Settings {
         let in_file = |f: &File| f.metrics_leases.as_ref().filter(|all| !all.is_empty()).map(|all| all.join(","));
         let variable = "LEASEHOLD_METRICS_LEASES";
         let metrics_leases = files.pick(&flags.metrics_leases, "metrics_leases", variable, in_file, patterns)?;
+        let output = |text: &str, source: &Source| kept::Target::parse(source.folder(), text);
+        let output = files.pick(&None, "output", OUTPUT, |f| f.output.clone(), output)?;
+        let size = |text: &str, _: &Source| kept::Size::parse(text);
+        let output_size = files.pick(&None, "output_size", OUTPUT_SIZE, |f| f.output_size.clone(), size)?;
+        let in_file = |f: &File| f.output_runs.map(|number| number.to_string());
+        let runs = |text: &str, _: &Source| kept::parse_runs(text);
+        let output_runs = files.pick(&None, "output_runs", OUTPUT_RUNS, in_file, runs)?;
         Ok(Settings {
             store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
@@ -214,6 +234,9 @@ impl Settings {
             metrics: optional(metrics),
             metrics_leases: metrics_leases.unwrap_or_else(|| default(Vec::new())),
             notify: files.notify(),
+            output: optional(output),
+            output_size: output_size.unwrap_or_else(|| default(DEFAULT_OUTPUT_SIZE)),
+            output_runs: output_runs.unwrap_or_else(|| default(DEFAULT_OUTPUT_RUNS)),
         })
     }
 
@@ -243,11 +266,15 @@ impl Settings {
     }
 
     /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
-    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 12] {
+    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 15] {
         let label = self.label.value.as_ref().map(ToString::to_string);
         let patterns: Vec<String> = self.metrics_leases.value.iter().map(ToString::to_string).collect();
         let patterns = (!patterns.is_empty()).then(|| patterns.join(","));
         let state = self.state_folder(false).ok().flatten().map(|folder| folder.display().to_string());
+        let output = match &self.output.value {
+            Some(target) => Some(target.to_string()),
+            None => self.keeping().ok().flatten().map(|keeping| keeping.root.display().to_string()),
+        };
         [
             ("store", Some(self.store.value.to_string()), &self.store.source),
             ("ttl", Some(self.ttl.value.to_string()), &self.ttl.source),
@@ -261,6 +288,9 @@ impl Settings {
             ("log_format", Some(self.log_format.value.to_string()), &self.log_format.source),
             ("metrics", self.metrics.value.map(|address| address.to_string()), &self.metrics.source),
             ("metrics_leases", patterns, &self.metrics_leases.source),
+            ("output", output, &self.output.source),
+            ("output_size", Some(self.output_size.value.to_string()), &self.output_size.source),
+            ("output_runs", Some(self.output_runs.value.to_string()), &self.output_runs.source),
         ]
     }
 }

@@ -7,6 +7,7 @@ mod context;
 mod exit;
 mod guards;
 mod interrupt;
+mod kept;
 mod log;
 mod metrics;
 mod notify;

@@ -33,8 +33,13 @@ pub fn print(text: &str) -> Result<()> {
 
 /// Prints data and says whether it was still wanted, for those who would print for ever.
 pub fn deliver(text: &str) -> Result<Reader> {
+    deliver_bytes(text.as_bytes())
+}
+
+/// The same for what may not be text.
+pub fn deliver_bytes(bytes: &[u8]) -> Result<Reader> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::There),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => {
@@ -111,6 +116,15 @@ pub fn rough(duration: Duration) -> String {
         return format!("{}.{}s", rounded / 1000, rounded % 1000 / 100);
     }
     format_duration(Duration::from_millis(rounded))
+}
+
+/// A number of bytes, rounded to what people read: `12MB`.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_048_576 => format!("{}KB", bytes.div_ceil(1024)),
+        1_048_576..10_737_418_240 => format!("{}MB", bytes / 1_048_576),
+        _ => format!("{}GB", bytes / 1_073_741_824),
+    }
 }
 
 /// A header and rows with aligned columns, two spaces apart. On a terminal the rows fit its width, and states have colours.

@@ -53,6 +53,11 @@ impl PingUrl {
         Ok(PingUrl { url, form })
     }
 
+    /// Whether the service takes the last lines of the output.
+    pub fn takes_output(&self) -> bool {
+        self.form == Form::Healthchecks
+    }
+
     /// The request for this signal of this run: where to, and what to post there; none is a plain GET.
     fn request(&self, run: &str, signal: &Signal) -> (WebUrl, Option<Vec<u8>>) {
         let (path, query) = self.url.path_and_query();

@@ -195,8 +195,8 @@ fn an_item_that_was_moved_away_comes_back() {
     old.done(&["queue", "add", "pages", "--text", "one"]).expect(0);
     migrate(&old, &new, &[]).expect(0);
     migrate(&new, &old, &[]).expect(0);
-    new.done(&["work", "pages", "--until-idle", "--", "cat"]).expect(78);
-    let claimed = old.done(&["work", "pages", "--until-idle", "--", "cat"]).expect(0);
+    new.done(&["work", "pages", "--until-idle", "--no-prefix", "--", "cat"]).expect(78);
+    let claimed = old.done(&["work", "pages", "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(claimed.stdout, "one");
 }
 
@@ -282,7 +282,7 @@ fn every_verb_in_the_old_store_is_refused_and_says_where_to_go() {
     assert_eq!(old.done(&["queue", "show", "mail", "k.dead", "--json"]).expect(0).stdout, item);
     // In the new one everything works.
     new.done(&["queue", "retry", "mail", "k.dead", "--why", "again"]).expect(0);
-    let worked = new.done(&["work", "mail", "--until-idle", "--", "cat"]).expect(0);
+    let worked = new.done(&["work", "mail", "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(worked.stdout.len(), 2, "each once: {worked:?}");
 }
 
@@ -315,7 +315,7 @@ fn a_migration_that_is_killed_anywhere_is_carried_on_or_given_up_and_never_grant
                 assert_ne!(shown["lineage"], here.show(&name)["lineage"], "round {round}: {shown}");
             }
         }
-        let worked = here.done(&["work", "mail", "--until-idle", "--", "cat"]).expect(0);
+        let worked = here.done(&["work", "mail", "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
         assert_eq!(worked.stdout.len(), 6, "round {round}: every item once: {worked:?}");
     }
 }

@@ -69,7 +69,7 @@ fn who_is_evicted_by_a_migration_is_stopped_as_by_a_revoke() {
     assert!(run.stderr.contains("lost `job:1`") && run.stderr.contains("moved to"), "{run:?}");
     let work = work.end().expect(78);
     assert!(work.stderr.contains("the command was stopped") && work.stderr.contains("has moved to"), "{work:?}");
-    let worked = new.done(&["work", "mail", "--until-idle", "--", "cat"]).expect(0);
+    let worked = new.done(&["work", "mail", "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(worked.stdout, "one");
 }
 
@@ -115,7 +115,7 @@ fn a_name_that_comes_up_while_everything_leaves_is_free_when_that_is_given_up() 
     for name in ["job", "other"] {
         assert_eq!(old.done(&["run", name, "--", "echo", "ran"]).expect(0).stdout, "ran\n", "{name}");
     }
-    assert_eq!(old.done(&["work", "mail", "--until-idle", "--", "cat"]).expect(0).stdout, "one");
+    assert_eq!(old.done(&["work", "mail", "--until-idle", "--no-prefix", "--", "cat"]).expect(0).stdout, "one");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn nothing_comes_up_in_the_new_store_while_leases_arrive_there() {
         Some("mail"),
         "known at once: {known}"
     );
-    assert_eq!(new.done(&["work", "mail", "--until-idle", "--", "cat"]).expect(0).stdout, "one");
+    assert_eq!(new.done(&["work", "mail", "--until-idle", "--no-prefix", "--", "cat"]).expect(0).stdout, "one");
 }
 
 /// Starts it in front of a disk that takes a moment for each new name: there is time to break it off while it copies.

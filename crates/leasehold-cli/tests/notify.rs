@@ -38,6 +38,10 @@ fn run(home: &Home, name: &str, command: &str) -> Done {
     home.done(&["run", name, "--", "sh", "-c", command])
 }
 
+fn run_kept(home: &Home, name: &str, command: &str) -> Done {
+    home.done(&["run", name, "--keep-output", "--", "sh", "-c", command])
+}
+
 fn types(heard: &[Heard]) -> Vec<&str> {
     heard.iter().map(|heard| heard.signal.as_str()).collect()
 }
@@ -65,7 +69,7 @@ fn after_so_many_failures_there_is_one_signed_webhook_and_one_for_the_recovery()
     run(&home, "other", "exit 3").expect(3);
     run(&home, "other", "exit 3").expect(3);
     assert!(receiver.heard().is_empty());
-    run(&home, "nightly", "exit 4").expect(4);
+    run(&home, "nightly", "echo disk full; exit 4").expect(4);
     let heard = receiver.heard();
     assert_eq!(types(&heard), ["lease.failed"]);
     let told = event(&heard[0]);
@@ -76,7 +80,8 @@ fn after_so_many_failures_there_is_one_signed_webhook_and_one_for_the_recovery()
     );
     let text = told["text"].as_str().unwrap();
     assert!(text.starts_with("nightly failed with exit code 4; 2 failures in a row"), "{text}");
-    assert!(text.ends_with("look: leasehold history nightly"), "{text}");
+    assert!(text.ends_with("\n```\ndisk full\n```\nlook: leasehold history nightly"), "{text}");
+    assert_eq!(data["tail"], "disk full\n");
     run(&home, "nightly", "exit 4").expect(4);
     run(&home, "nightly", "true").expect(0);
     run(&home, "nightly", "true").expect(0);
@@ -189,7 +194,7 @@ fn stop(scheduler: Running) -> Done {
 #[test]
 fn two_machines_tell_of_a_failing_job_once() {
     let receiver = receiver();
-    let job = "[[job]]\nname = \"tick\"\nevery = \"1s\"\ncommand = \"exit 5\"\n";
+    let job = "[[job]]\nname = \"tick\"\nevery = \"1s\"\ncommand = \"echo disk full; exit 5\"\n";
     let home = home(&format!("{}{job}", webhook(&receiver, "on = [\"failed\"]\njobs = [\"*\"]")));
     let machines = [scheduler(&home, "leasehold.toml"), scheduler(&home, "leasehold.toml")];
     within(LONG, "it has failed several times", || {
@@ -200,7 +205,7 @@ fn two_machines_tell_of_a_failing_job_once() {
     let heard = receiver.heard();
     assert_eq!(types(&heard), ["job.failed"], "{heard:?}");
     let told = event(&heard[0]);
-    assert_eq!(told["data"]["exit_code"], 5);
+    assert_eq!((&told["data"]["exit_code"], &told["data"]["tail"]), (&5.into(), &"disk full\n".into()), "{told}");
     let slot = told["data"]["slot"].as_str().unwrap();
     assert!(told["text"].as_str().unwrap().contains(&format!("look: leasehold logs tick {slot}")), "{told}");
     all_taken(&receiver);
@@ -273,13 +278,39 @@ fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
 }
 
 #[test]
+fn who_judges_what_another_machine_left_has_its_last_lines_from_the_store() {
+    let receiver = receiver();
+    let home = home("");
+    // The machine that ran it tells nobody.
+    run_kept(&home, "nightly", "echo disk full; exit 5").expect(5);
+    std::fs::write(home.path("leasehold.toml"), webhook(&receiver, "on = [\"failed\"]\nnames = [\"*\"]")).unwrap();
+    within(LONG, "somebody looks and tells", || {
+        home.done(&["check", "--missed"]).expect(0);
+        !receiver.heard().is_empty()
+    });
+    let told = event(&receiver.heard()[0]);
+    assert_eq!((&told["data"]["exit_code"], &told["data"]["tail"]), (&5.into(), &"disk full\n".into()), "{told}");
+    std::fs::write(
+        home.path("leasehold.toml"),
+        format!("output = \"off\"\n{}", webhook(&receiver, "on = [\"failed\"]")),
+    )
+    .unwrap();
+    run_kept(&home, "secret", "echo password; exit 1").expect(1);
+    let told = event(&receiver.heard()[1]);
+    assert_eq!((&told["data"]["name"], &told["data"]["tail"]), (&"secret".into(), &Value::Null), "{told}");
+    all_taken(&receiver);
+}
+
+#[test]
 fn dead_letters_and_refused_writes_are_told() {
     let receiver = receiver();
     let home = home(&webhook(&receiver, "on = [\"dead_letter\", \"fenced\"]"));
     home.done(&["queue", "add", "mail", "--attempts", "1", "--text", "to: ada"]).expect(0);
-    home.done(&["work", "mail", "--until-idle", "--", "false"]).expect(0);
+    home.done(&["work", "mail", "--until-idle", "--", "sh", "-c", "echo no such address >&2; exit 1"]).expect(0);
     assert_eq!(types(&receiver.heard()), ["queue.dead_letter"]);
     let told = event(&receiver.heard()[0]);
+    assert_eq!(told["data"]["tail"], "no such address\n", "{told}");
+    assert!(told["text"].as_str().unwrap().contains("look: leasehold logs mail"), "{told}");
     assert!(told["text"].as_str().unwrap().contains("look: leasehold queue show mail"), "{told}");
     let token = home.done(&["acquire", "site"]).expect(0).stdout.trim().to_owned();
     home.done(&["write", "out", "--token", &token, "--from", "leasehold.toml"]).expect(0);

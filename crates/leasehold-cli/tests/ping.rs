@@ -44,6 +44,27 @@ fn healthchecks_hears_of_start_success_and_failure() {
 }
 
 #[test]
+fn the_last_lines_go_with_the_end_and_are_plain_text() {
+    let (home, service) = (Home::new(On::Sqlite), healthchecks());
+    let url = service.url(CHECK);
+    let script = "printf '10%%\\r100%%\\n'; printf '\\033[31mno space\\033[0m\\n'; exit 7";
+    let run = ["run", "nightly", "--ping", &url, "--", "sh", "-c", script];
+    let done = home.done(&run).expect(7);
+    assert_eq!(done.stdout, "10%\r100%\n\u{1b}[31mno space\u{1b}[0m\n", "passed on as it is");
+    let heard = service.heard();
+    assert_eq!((heard[0].body.as_str(), heard[1].body.as_str()), ("", "100%\nno space\n"));
+    // Remembered, not kept.
+    home.done(&["logs", "nightly"]).expect(64);
+    home.done(&["run", "nightly", "--ping", &url, "--", "sh", "-c", "yes line | head -n 5000"]).expect(0);
+    let long = service.heard()[3].body.clone();
+    assert!(long.len() <= 4_096 && long.len() > 4_000 && long.ends_with("line\n"), "{}", long.len());
+    std::fs::write(home.path("leasehold.toml"), "output = \"off\"\n").unwrap();
+    home.done(&run).expect(7);
+    assert_eq!((service.heard()[5].signal.as_str(), service.heard()[5].body.as_str()), ("7", ""));
+    assert!(service.refused().is_empty(), "{:?}", service.refused());
+}
+
+#[test]
 fn sentry_hears_of_start_success_and_failure() {
     let home = Home::new(On::Sqlite);
     let service = Receiver::start(Service::Sentry(MONITOR.into()));
@@ -99,7 +120,7 @@ fn the_command_and_what_it_runs_do_not_ping_again() {
 fn a_job_of_a_schedule_pings_and_its_url_is_no_argument() {
     let (home, service) = (Home::new(On::Sqlite), healthchecks());
     // The words of the one that started it, and of the one above.
-    let script = "for p in $PPID $(awk '{print $4}' /proc/$PPID/stat); do tr '\\0' ' ' </proc/$p/cmdline; done >arguments; exit 5";
+    let script = "for p in $PPID $(awk '{print $4}' /proc/$PPID/stat); do tr '\\0' ' ' </proc/$p/cmdline; done >arguments; echo gone wrong; exit 5";
     std::fs::write(home.path("script"), script).unwrap();
     let url = service.url(CHECK);
     let job = format!("[[job]]\nname = \"tick\"\nevery = \"1s\"\nping = \"{url}\"\nargv = [\"sh\", \"script\"]\n");
@@ -107,6 +128,7 @@ fn a_job_of_a_schedule_pings_and_its_url_is_no_argument() {
     let mut scheduler = home.start(&["schedule"]);
     eventually("two pings arrive", || service.heard().len() >= 2);
     assert_eq!(signals(&service.heard()[..2]), ["start", "5"]);
+    assert_eq!(service.heard()[1].body, "gone wrong\n");
     assert!(!scheduler.is_over());
     signal(scheduler.pid(), "TERM");
     let done = scheduler.end().expect(0);

@@ -118,7 +118,8 @@ fn a_worker_keeps_alive_what_another_user_added() {
     // Readable for the group, and for nobody else than its owner to change.
     team.put("ready/letter", ALICE, 0o440);
     let script = "cat; while ! test -e go; do sleep 0.05; done";
-    let mut work = team.start(BOB, &["work", &team.spool, "--ttl", "2s", "--until-idle", "--", "sh", "-c", script]);
+    let mut work =
+        team.start(BOB, &["work", &team.spool, "--ttl", "2s", "--until-idle", "--no-prefix", "--", "sh", "-c", script]);
     eventually("it is claimed", || team.claimed().is_some());
     let file = team.claimed().unwrap();
     let sign = file.with_file_name(format!(".{}", file.file_name().unwrap().to_string_lossy()));
@@ -142,7 +143,7 @@ fn what_a_dead_worker_left_is_put_back_by_another_user() {
     let Some(team) = Team::new() else { return };
     team.add(ALICE, "letter");
     team.done(BOB, &["queue", "claim", &team.spool, "--ttl", "3s"]).expect(0);
-    let work = ["work", &team.spool, "--items", "1", "--", "cat"];
+    let work = ["work", &team.spool, "--items", "1", "--no-prefix", "--", "cat"];
     let done = team.done(ALICE, &work).expect(0);
     assert_eq!(done.stdout, "letter");
     assert_eq!(team.list("done")[0]["epoch"], 3);
@@ -164,7 +165,7 @@ fn a_folder_that_is_closed_to_others_stops_only_what_is_in_it() {
     });
     team.add(ALICE, "a");
     team.add(BOB, "b");
-    let done = team.done(ALICE, &["work", &team.spool, "--until-idle", "--", "cat"]).expect(0);
+    let done = team.done(ALICE, &["work", &team.spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(done.stdout, "ab");
     let name = closed.file_name().unwrap().to_string_lossy().into_owned();
     assert_eq!(done.stderr.matches(&name).count(), 1, "{}", done.stderr);
@@ -178,7 +179,7 @@ fn a_folder_that_is_closed_to_others_stops_only_what_is_in_it() {
     // Whoever may look into it puts it back, and then nobody is told of anything any more.
     let tended = team.done(BOB, &["queue", "janitor", &team.spool]).expect(0);
     assert!(tended.stdout.contains("requeued=1"), "{tended:?}");
-    let again = team.done(ALICE, &["work", &team.spool, "--items", "1", "--", "cat"]).expect(0);
+    let again = team.done(ALICE, &["work", &team.spool, "--items", "1", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(again.stdout, "kept");
 }
 
@@ -188,7 +189,7 @@ fn a_payload_that_the_worker_may_not_read_uses_up_its_attempts() {
     team.done(ALICE, &["queue", "add", &team.spool, "--text", "plain"]).expect(0);
     team.put("ready/0-0000000000007-k.secret.t0-1.e0", ALICE, 0o600);
     team.put("ready/0-0000000000008-k.again.t0-5.e0", ALICE, 0o600);
-    let done = team.done(BOB, &["work", &team.spool, "--until-idle", "--", "cat"]).expect(0);
+    let done = team.done(BOB, &["work", &team.spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(done.stdout, "plain");
     let dead = team.list("dead");
     assert_eq!((dead.len(), &dead[0]["id"], &dead[0]["tried"]), (1, &"k.secret".into(), &1.into()), "{dead:?}");
@@ -213,13 +214,16 @@ fn in_a_sticky_folder_only_ones_own_files_are_claimed() {
     // The folder's owner may move everything in it.
     chown(team.path("ready"), Some(0), None).unwrap();
     mode(&team.path("ready"), 0o3770);
-    let done = team.done(BOB, &["work", &team.spool, "--until-idle", "--", "cat"]).expect(0);
+    let done = team.done(BOB, &["work", &team.spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(done.stdout, "bob");
     assert_eq!(done.stderr.matches("sticky").count(), 1, "{}", done.stderr);
     let sick = team.done(BOB, &["doctor", &team.spool]).expect(78);
     assert!(sick.stdout.contains("chmod -t"), "{sick:?}");
     mode(&team.path("ready"), 0o2770);
-    assert_eq!(team.done(BOB, &["work", &team.spool, "--until-idle", "--", "cat"]).expect(0).stdout, "alice");
+    assert_eq!(
+        team.done(BOB, &["work", &team.spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(0).stdout,
+        "alice"
+    );
 }
 
 #[test]
@@ -239,7 +243,10 @@ fn a_worker_without_a_right_that_it_needs_is_refused_before_it_claims() {
     }
     let ready = team.list("ready");
     assert_eq!((&ready[0]["epoch"], &ready[0]["tried"]), (&0.into(), &0.into()), "{ready:?}");
-    assert_eq!(team.done(BOB, &["work", &team.spool, "--until-idle", "--", "cat"]).expect(0).stdout, "letter");
+    assert_eq!(
+        team.done(BOB, &["work", &team.spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(0).stdout,
+        "letter"
+    );
 }
 
 #[test]

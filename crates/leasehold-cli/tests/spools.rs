@@ -33,7 +33,7 @@ fn littered() -> (Home, String) {
 #[test]
 fn what_is_no_item_does_not_keep_anybody_busy() {
     let (home, spool) = littered();
-    let mut work = home.start(&["work", &spool, "--until-idle", "--", "cat"]);
+    let mut work = home.start(&["work", &spool, "--until-idle", "--no-prefix", "--", "cat"]);
     eventually("the worker ends", || work.is_over());
     let done = work.end().expect(0);
     assert_eq!(done.stdout, "first");
@@ -43,7 +43,7 @@ fn what_is_no_item_does_not_keep_anybody_busy() {
     let mut claim = home.start(&["queue", "claim", &spool]);
     eventually("the claim ends", || claim.is_over());
     claim.end().expect(11);
-    let mut lanes = home.start(&["work", &spool, "-j", "2", "--until-idle", "--", "cat"]);
+    let mut lanes = home.start(&["work", &spool, "-j", "2", "--until-idle", "--no-prefix", "--", "cat"]);
     eventually("the lanes end", || lanes.is_over());
     lanes.end().expect(0);
 }
@@ -90,7 +90,7 @@ fn a_folder_of_a_spool_that_is_a_link_is_refused() {
     fs::create_dir(&elsewhere).unwrap();
     fs::remove_dir(&done).unwrap();
     symlink(&elsewhere, &done).unwrap();
-    let refused = home.done(&["work", &spool, "--until-idle", "--", "cat"]).expect(64);
+    let refused = home.done(&["work", &spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(64);
     assert!(refused.stderr.contains("is a link or no folder"), "{}", refused.stderr);
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
 }
@@ -107,7 +107,7 @@ fn a_new_spool_is_told_and_looking_makes_none() {
         assert_eq!(said.contains("made a new spool at"), first, "{said}");
     }
     let typo = format!("spool:{}", home.path("typo").display());
-    let said = home.done(&["work", &typo, "-j", "2", "--until-idle", "--", "cat"]).expect(0).stderr;
+    let said = home.done(&["work", &typo, "-j", "2", "--until-idle", "--no-prefix", "--", "cat"]).expect(0).stderr;
     assert_eq!(said.matches("made a new spool at").count(), 1, "{said}");
 }
 
@@ -183,7 +183,7 @@ fn what_a_killed_worker_left_of_payloads_goes_with_the_next_ones_start() {
     symlink(&kept, temp.join(format!("leasehold-work-{}", "0".repeat(32)))).unwrap();
     fs::create_dir(temp.join("leasehold-work-mine")).unwrap();
     fs::write(temp.join("leasehold-work-mine/alive"), "").unwrap();
-    let mut next = start(&["work", "other", "--until-idle", "--", "cat"]);
+    let mut next = start(&["work", "other", "--until-idle", "--no-prefix", "--", "cat"]);
     assert!(next.wait().unwrap().success());
     assert_eq!(left(), 1, "the dead one's is gone, the living one's is not");
     assert!(kept.join("alive").exists() && temp.join("leasehold-work-mine/alive").exists());
@@ -234,7 +234,7 @@ fn a_slow_producer_keeps_its_file_and_a_dead_ones_is_removed() {
         janitor.clean().unwrap();
         staged().is_none()
     });
-    let done = home.done(&["work", &spool, "--until-idle", "--", "cat"]).expect(0);
+    let done = home.done(&["work", &spool, "--until-idle", "--no-prefix", "--", "cat"]).expect(0);
     assert_eq!(done.stdout, "firsthalf a letter");
 }
 

@@ -164,13 +164,15 @@ pub enum Shelf {
     Item,
     /// The items' positions in line: hints, erased when the item is finished.
     Line,
+    /// The ends of runs' output, in a ring of records for each lease or queue.
+    Output,
     /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
     Namespace,
 }
 
 impl Shelf {
     /// Every shelf, for stores that create them up front.
-    pub const ALL: [Shelf; 12] = [
+    pub const ALL: [Shelf; 13] = [
         Shelf::Lease,
         Shelf::Counters,
         Shelf::Fence,
@@ -182,6 +184,7 @@ impl Shelf {
         Shelf::Queue,
         Shelf::Item,
         Shelf::Line,
+        Shelf::Output,
         Shelf::Namespace,
     ];
 
@@ -199,6 +202,7 @@ impl Shelf {
             Shelf::Queue => "queue",
             Shelf::Item => "item",
             Shelf::Line => "line",
+            Shelf::Output => "output",
             Shelf::Namespace => "namespace",
         }
     }

@@ -8,6 +8,8 @@
 use crate::clock;
 use crate::native::cgroup::Cgroup;
 use crate::native::process as native;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use rustix::process::Pid;
 pub use rustix::process::Signal;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -44,6 +46,15 @@ pub fn check_table() -> io::Result<()> {
 pub fn dead_children() -> BTreeSet<i32> {
     let children = native::Children::open().list().unwrap_or_default().into_iter();
     children.filter(|pid| native::is_dead(*pid)).collect()
+}
+
+/// What processes have used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// In user and kernel mode, on all processors.
+    pub cpu: Duration,
+    /// The most memory at one time: of all together in a control group that counts it, else of the largest one.
+    pub peak_memory_bytes: u64,
 }
 
 /// The processes below this one, apart from those that were there before.
@@ -153,6 +164,22 @@ impl Tree {
                 return false;
             }
         }
+    }
+
+    /// What everything that was started here has used so far: by the account of the control group, or else of those that were
+    /// reaped. None where the system does not say.
+    pub fn usage(&self) -> Option<Usage> {
+        let reaped = getrusage(UsageWho::RUSAGE_CHILDREN).ok().map(|usage| {
+            let micros =
+                [usage.user_time(), usage.system_time()].iter().map(|time| time.num_microseconds()).sum::<i64>();
+            let peak = u64::try_from(usage.max_rss()).unwrap_or(0).saturating_mul(native::RSS_UNIT);
+            Usage { cpu: Duration::from_micros(u64::try_from(micros).unwrap_or(0)), peak_memory_bytes: peak }
+        })?;
+        let (cpu, peak) = self.cgroup.as_ref().map_or((None, None), Cgroup::usage);
+        Some(Usage {
+            cpu: cpu.unwrap_or(reaped.cpu).max(reaped.cpu),
+            peak_memory_bytes: peak.unwrap_or(reaped.peak_memory_bytes),
+        })
     }
 
     /// The living descendants.

@@ -2,7 +2,7 @@
 //! secret.
 
 /// Of these parts, one after the other.
-pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> u128 {
+pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let eat = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);

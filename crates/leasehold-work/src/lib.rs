@@ -5,8 +5,9 @@
 //! writes is decided by guards.
 
 pub mod backlog;
-mod digest;
+pub mod digest;
 pub mod notify;
+pub mod output;
 pub mod queue;
 pub mod schedule;
 pub mod spool;

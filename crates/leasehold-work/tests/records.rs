@@ -7,6 +7,7 @@ use leasehold_core::clock::ManualClock;
 use leasehold_core::codec::{decode, encode};
 use leasehold_core::store::{Range, Store};
 use leasehold_core::{Claim, Epoch, HolderId, Kind, MemoryStore, Nonce, Shelf, Slot, Timestamp, Ttl};
+use leasehold_work::output::{RunOutput, Usage};
 use leasehold_work::queue::protocol::{Decision, Order, Request, decide};
 use leasehold_work::queue::{
     Attempts, Claimed, Claimer, FollowUp, Item, ItemId, ItemName, NewItem, Payload, Priority, Queue,
@@ -21,6 +22,8 @@ const NEW: &str = include_str!("golden/v1-item-new.record");
 const CLAIMED: &str = include_str!("golden/v1-item-claimed.record");
 const FULL: &str = include_str!("golden/v1-item-full.record");
 const RUNS: &str = include_str!("golden/v1-runs.record");
+const KEPT_RUN: &str = include_str!("golden/v1-runs-output.record");
+const OUTPUT: &str = include_str!("golden/v1-output.record");
 
 const IN_LINE: &str = include_str!("golden/v1-line-copied.record");
 const ASIDE: &str = include_str!("golden/v1-line.record");
@@ -100,7 +103,7 @@ fn serde_report() -> leasehold_core::lease::protocol::Report {
     }
 }
 
-/// One entry of every fate, and every field used.
+/// One entry of every fate, and every field used but those of a run's output.
 fn runs() -> Journal {
     let fates = [
         Fate::Running,
@@ -126,12 +129,41 @@ fn runs() -> Journal {
         attempts: if n < 4 { 2 } else { 0 },
         exit: (n == 2).then_some(137),
         ran_for_ms: (n == 1 || n == 2).then_some(4_321),
+        usage: None,
+        output: None,
     });
     Journal {
         since: Some(at(0)),
         settled_to: Some(Slot(at(420_000))),
         forgotten_to: Some(Slot(at(0))),
         entries: entries.collect(),
+    }
+}
+
+const USAGE: Usage = Usage { cpu_ms: 1_234, peak_memory_bytes: 5_678_901 };
+
+/// A run whose output is kept.
+fn kept_run() -> Journal {
+    let (epoch, output) = (Epoch::new(42).ok(), "000102030405060708090a0b0c0d0e0f/00042".parse().ok());
+    let entry = Entry::new(Slot(at(0)), Fate::Failed, at(12), "a.example");
+    let run = Entry { epoch, attempts: 1, exit: Some(3), ran_for_ms: Some(4_321), usage: Some(USAGE), output, ..entry };
+    Journal { entries: vec![run], ..Journal::default() }
+}
+
+/// Every field used.
+fn output() -> RunOutput {
+    RunOutput {
+        lease: "nightly".parse().unwrap(),
+        epoch: Epoch::new(42).unwrap(),
+        slot: Some(Slot(at(0))),
+        host: "a.example".into(),
+        at: at(7_000),
+        exit: Some(3),
+        usage: Some(USAGE),
+        bytes: 12_345,
+        file: Some("a.example-1000/nightly/42-000102030405060708090a0b0c0d0e0f.log.gz".into()),
+        is_cut: true,
+        tail: "no space left\n".into(),
     }
 }
 
@@ -159,6 +191,12 @@ fn an_item_with_everything_is_pinned() {
 #[test]
 fn a_journal_with_everything_is_pinned() {
     pinned("runs", RUNS, &runs());
+}
+
+#[test]
+fn the_end_of_a_runs_output_and_the_entry_that_names_it_are_pinned() {
+    pinned("output", OUTPUT, &output());
+    pinned("runs", KEPT_RUN, &kept_run());
 }
 
 #[test]

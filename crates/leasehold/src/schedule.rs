@@ -201,7 +201,7 @@ where
     };
     let ran_for = clock.now().saturating_since(began);
     let ran_for_ms = u64::try_from(ran_for.as_millis()).unwrap_or(u64::MAX);
-    let _ = journals.end(&lease, start.slot, epoch, RunEnd { fate, exit: None, ran_for_ms, tries: 1 }).await;
+    let _ = journals.end(&lease, start.slot, epoch, RunEnd::new(fate, None, ran_for_ms)).await;
     let event = match fate {
         Fate::Succeeded => Some(Event::Succeeded),
         Fate::Lost => Some(Event::Lost),

@@ -20,7 +20,7 @@ pub use help::{arranged, page, with_hint};
 pub use monitoring::{LabelledLeases, Monitoring};
 pub use operate::{Advance, Draining, Forget, HandOff, NewHolder, Operate, Order, Revoke};
 pub use queue::*;
-pub use schedule::{Backfill, Import, Init, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
+pub use schedule::{Backfill, Import, Init, Install, Logs, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -144,6 +144,8 @@ pub enum Verb {
     Runs(Runs),
     /// Find published jobs that are late or were missed, whoever should have run them
     Check(Check),
+    /// Print what a run has printed
+    Logs(Logs),
     /// Count what became of runs, and what waits in queues
     Stats(Stats),
     /// Recommend a TTL: for `run`, from renewals seen; for scripts that do not renew, from recorded run times
@@ -268,6 +270,12 @@ pub struct Run {
     /// Tell this URL when the command starts and how it ended, as Healthchecks or Sentry Crons take it [default: LEASEHOLD_PING]
     #[arg(long, value_name = "URL")]
     pub ping: Option<String>,
+    /// Keep the command's output, for `leasehold logs NAME`
+    #[arg(long)]
+    pub keep_output: bool,
+    /// Put NAME before each line of the command's output
+    #[arg(long)]
+    pub prefix_output: bool,
     #[command(flatten)]
     pub slot: RunSlot,
     /// Only say whether it would run now, and who is in the way; changes nothing. Exit code 0 if it would, 11 if not

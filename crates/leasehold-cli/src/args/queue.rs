@@ -291,6 +291,9 @@ pub struct Work {
     /// End after so many items
     #[arg(long, value_name = "N", conflicts_with = "jobs")]
     pub items: Option<u64>,
+    /// Pass output on as it is, without the queue and the item before each line
+    #[arg(long)]
+    pub no_prefix: bool,
     #[command(flatten)]
     pub monitoring: Monitoring,
     /// The command and its arguments

@@ -126,6 +126,9 @@ pub struct ScheduleRun {
     /// How many jobs may run at once on this machine [default: 64]
     #[arg(long, value_name = "N", value_parser = within::<1, 10_000>)]
     pub max_running: Option<u32>,
+    /// Pass the output of jobs on as it is, without the job's name before each line
+    #[arg(long)]
+    pub no_prefix: bool,
     /// Say nothing about runs that start and slots that pass
     #[arg(long, short)]
     pub quiet: bool,
@@ -220,4 +223,28 @@ pub struct Runs {
     /// Only slots from this instant on; a date alone means midnight in UTC
     #[arg(long, value_name = "INSTANT")]
     pub since: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold logs nightly                              the newest run
+  leasehold logs nightly 2026-11-15T03:00:00Z         the run of this slot
+  leasehold logs nightly 42 --tail 20                 the end of the run under epoch 42
+  leasehold logs nightly --follow                     as it comes, while it runs on this machine
+  leasehold logs mail k.welcome                       the newest attempt of an item of a queue
+
+What is kept, where and for how long: docs/output.md.")]
+pub struct Logs {
+    /// The job, the lease, the queue, or spool:/path
+    pub name: String,
+    /// The run: its slot or its epoch, or an item of the queue [default: the newest]
+    #[arg(value_name = "SLOT|EPOCH|ITEM")]
+    pub run: Option<String>,
+    /// Print what comes until the run ends; it must be running on this machine
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only the last N lines
+    #[arg(long, short = 'n', value_name = "N")]
+    pub tail: Option<usize>,
 }

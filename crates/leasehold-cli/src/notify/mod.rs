@@ -76,7 +76,7 @@ impl Notifier {
         if self.board.rules().iter().any(|rule| rule.on.has(Cause::Fenced)) {
             facts = facts.with_fenced(coordinator.counters(lease).await?.get(Event::Fenced), refused);
         }
-        self.board.judge(&subject, &facts).await
+        self.board.judge(&subject, &self.board.with_output(lease, facts).await).await
     }
 
     /// Judges a queue of which items became dead letters.

@@ -22,6 +22,7 @@ use super::windows::Windows;
 use super::wire::{self, Order, Outbox, Report};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_system::process::{Signal, Tree, is_ignored};
+use leasehold_work::output::Usage;
 use rustix::process::{Pid, WaitOptions};
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -153,6 +154,10 @@ async fn watch(arguments: Arguments, mut tree: Tree, channel: StdUnixStream) -> 
     }
     let status = this.status.unwrap_or(Report::Killed(9));
     // Nothing is left to watch over, so now it may take its time.
+    if let Some(used) = this.tree.usage() {
+        let cpu_ms = u64::try_from(used.cpu.as_millis()).unwrap_or(u64::MAX);
+        this.supervisor.send(&Report::Used(Usage { cpu_ms, peak_memory_bytes: used.peak_memory_bytes }));
+    }
     this.supervisor.send(&status);
     this.supervisor.send_all().await;
     Ok(())

@@ -7,31 +7,37 @@
 //! Promise: when [`supervise`] returns, no process of the command is left, or it says which could not be ended.
 //! Non-promise: what the command handed to other services is not undone; that is what guards are for.
 
+mod capture;
 pub mod deadman;
 mod evidence;
+mod finished;
+mod lines;
 mod renewal;
 pub mod rescue;
 pub mod settlement;
 mod signals;
 mod standby;
+pub mod tail;
 pub mod trial;
 pub mod windows;
 mod wire;
 
-pub use evidence::{Copying, Evidence, Output};
+pub use capture::{Capture, Copying, Gathered, Sink};
+pub use evidence::{Evidence, Output};
+pub use finished::{Ended, Finished, TimeLimit, Trouble};
 pub use signals::Signals;
-pub use standby::{Feed, Standby, check, unwatchable};
+pub use standby::{Feed, Piping, Standby, check, unwatchable};
+pub use tail::Tail;
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Distribution, Grant, Keeper, Loss, Standing, Tenancy};
+use leasehold_core::{Keeper, Loss, Standing, Tenancy};
 use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
+use leasehold_work::output::Usage;
 use renewal::Renewal;
 use rescue::Rescue;
-use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
-use std::process::Child;
 use std::time::Duration;
 use tokio::io::{BufReader, Lines};
 use tokio::net::unix::OwnedReadHalf;
@@ -46,111 +52,12 @@ pub struct Task {
     pub environment: Vec<(&'static str, String)>,
     /// How the end of a trust window is used.
     pub windows: Windows,
-    /// Output that counts as progress passes through us.
-    pub evidence: Option<Evidence>,
+    /// What becomes of its output, if that was piped to us.
+    pub capture: Capture,
     /// The longest it may run.
     pub max_runtime: Option<Duration>,
     /// Where its lease is.
     pub store: StoreUrl,
-}
-
-/// How it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
-    /// By itself, with this code.
-    Exited(i32),
-    /// By this signal.
-    Killed(i32),
-    /// It could not be started.
-    NotStarted(Trouble),
-}
-
-impl Ended {
-    /// Whether nothing was run, for a reason that passes.
-    pub fn passes(&self) -> bool {
-        matches!(self, Ended::NotStarted(trouble) if trouble.passes())
-    }
-}
-
-impl std::fmt::Display for Ended {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Ended::Exited(code) => write!(f, "exit code {code}"),
-            Ended::Killed(signal) => write!(f, "signal {signal}"),
-            Ended::NotStarted(trouble) => trouble.fmt(f),
-        }
-    }
-}
-
-/// Why a command could not be started: the system's error number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trouble(i32);
-
-impl Trouble {
-    /// Whether the next try may go well: the machine was short of something, the program was just being written, or the
-    /// lease had run out before it was started.
-    pub fn passes(self) -> bool {
-        const PASSING: [Errno; 8] = [
-            Errno::AGAIN,
-            Errno::INTR,
-            Errno::MFILE,
-            Errno::NFILE,
-            Errno::NOBUFS,
-            Errno::NOMEM,
-            Errno::TIMEDOUT,
-            Errno::TXTBSY,
-        ];
-        PASSING.iter().any(|errno| errno.raw_os_error() == self.0)
-    }
-
-    /// The exit code that a shell gives where it does not pass.
-    pub fn code(self) -> u8 {
-        if self.0 == Errno::NOENT.raw_os_error() { 127 } else { 126 }
-    }
-}
-
-impl std::fmt::Display for Trouble {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::io::Error::from_raw_os_error(self.0).fmt(f)
-    }
-}
-
-/// Whether the command stayed within `--max-runtime`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeLimit {
-    /// It did, or had no limit.
-    Kept,
-    /// It was stopped for it.
-    Exceeded,
-}
-
-/// What became of the command and of the lease.
-#[derive(Debug)]
-pub struct Finished<G = Grant> {
-    /// How the command ended.
-    pub ended: Ended,
-    /// Whether it was stopped for its run time.
-    pub time_limit: TimeLimit,
-    /// Why the lease was lost, if it was.
-    pub lost: Option<String>,
-    /// Processes that could not be ended: while they live, the lease must not be given back.
-    pub survivors: Vec<i32>,
-    /// The grant, to be released.
-    pub grant: G,
-    /// Until when it is trusted.
-    pub trust_until: Moment,
-    /// How long the store took to answer its renewals.
-    pub renewals: Distribution,
-    /// From the order to begin until it had ended.
-    pub ran_for: Duration,
-    /// Lines for people, in order.
-    pub notes: Vec<String>,
-    /// Output that has not arrived yet; to be waited for at the very end.
-    pub output: Option<Copying>,
-    /// The signal that came before all output had arrived: the rest is lost.
-    pub cut: Option<i32>,
-    /// The dead-man, which has nothing left to do but to exit; to be waited for once the lease is released.
-    pub dead_man: Child,
 }
 
 /// Runs the command while the lease is renewed.
@@ -176,8 +83,9 @@ pub async fn supervise<T: Tenancy>(
         survivors: Vec::new(),
         notes: Vec::new(),
         cut: None,
+        usage: None,
     };
-    let mut copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
+    let mut copying = task.capture.copy_output(&mut child);
     let begun = SystemClock.now();
     supervisor.begin(task.environment, &keeper);
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
@@ -213,6 +121,7 @@ pub async fn supervise<T: Tenancy>(
         notes: supervisor.notes,
         output: copying.filter(|copying| supervisor.cut.is_none() && !copying.has_arrived()),
         cut: supervisor.cut,
+        usage: supervisor.usage,
         dead_man: child,
     }
 }
@@ -233,6 +142,7 @@ struct Supervisor {
     survivors: Vec<i32>,
     notes: Vec<String>,
     cut: Option<i32>,
+    usage: Option<Usage>,
 }
 
 impl Supervisor {
@@ -351,6 +261,7 @@ impl Supervisor {
                 };
                 self.notes.push(format!("{what} still there when the command ended; stopped"));
             }
+            Some(Report::Used(usage)) => self.usage = Some(usage),
             Some(Report::Exited(code)) => self.ended = Some(Ended::Exited(code)),
             Some(Report::Killed(signal)) => self.ended = Some(Ended::Killed(signal)),
             None => {}

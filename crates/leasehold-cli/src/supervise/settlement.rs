@@ -15,6 +15,7 @@ use leasehold_core::{
     Coordinator, Distribution, EndedRun, Epoch, Error, Event, Kind, LeaseName, Outcome, Result, Slot, format_duration,
 };
 use leasehold_system::undo::{Mend, undone};
+use leasehold_work::output::Usage;
 use leasehold_work::schedule::{Fate, Journals, RunEnd};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -92,10 +93,10 @@ impl Verdict {
 
     /// Writes it into the journal of a scheduled job, and counts it.
     pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName, run: Noted) {
-        let Noted { slot, epoch, exit, ran_for_ms, tries, renewals } = run;
+        let Noted { slot, epoch, exit, ran_for_ms, tries, renewals, usage, output } = run;
         let (_, fate, event) = self.row();
         if let Some(slot) = slot {
-            let end = RunEnd { fate, exit: exit.filter(|_| fate.is_final()), ran_for_ms, tries };
+            let end = RunEnd { fate, exit: exit.filter(|_| fate.is_final()), ran_for_ms, tries, usage, output };
             let journals = Journals::new(coordinator.clone());
             let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
         }
@@ -120,6 +121,9 @@ pub struct Noted {
     pub tries: u32,
     /// How long the store took to answer its renewals.
     pub renewals: Distribution,
+    pub usage: Option<Usage>,
+    /// The record with the end of its output.
+    pub output: Option<LeaseName>,
 }
 
 /// Logs how a run under a lease ended. That it was lost has been told.
@@ -150,6 +154,8 @@ pub struct Settlement {
     pub ended: Ended,
     /// Whether the store, or the queue, was told.
     pub is_recorded: bool,
+    /// What it has used, where the system says so.
+    pub usage: Option<Usage>,
 }
 
 /// Ends a run: tells the store by `record`, and people what they should know. `record` gives why the lease or item is lost,
@@ -161,8 +167,9 @@ pub async fn settle<G>(
     stop: impl Future<Output = ()>,
     mut record: impl AsyncFnMut(&G, Verdict) -> Result<Option<String>>,
 ) -> Settlement {
-    let Finished { ended, time_limit, lost, survivors, grant, trust_until, notes, ran_for, mut dead_man, .. } =
-        finished;
+    let Finished {
+        ended, time_limit, lost, survivors, grant, trust_until, notes, ran_for, usage, mut dead_man, ..
+    } = finished;
     notes.iter().for_each(|note| output::say(note));
     let held = Verdict::of(&ended, time_limit);
     let verdict = if lost.is_some() { held.lost() } else { held };
@@ -192,10 +199,10 @@ pub async fn settle<G>(
         let exit = if time_limit == TimeLimit::Exceeded { CUT_OFF } else { Exit::LostInRun };
         let (outcome, duration_ms) = (verdict.lost().row().1.as_str(), ran_for.as_millis() as u64);
         tracing::warn!(outcome, duration_ms, exit_code = exit.code(), "lost {name}{lost}");
-        return Settlement { verdict: verdict.lost(), exit, ended, is_recorded: true };
+        return Settlement { verdict: verdict.lost(), exit, ended, is_recorded: true, usage };
     }
     let exit = own_exit(&ended, time_limit, program);
-    let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true } };
+    let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true, usage } };
     // A command that failed keeps its own code.
     let (how, exit) = match exit.code() {
         0 => ("is done".to_owned(), Exit::Unreported),
@@ -210,7 +217,7 @@ pub async fn settle<G>(
         "not recorded: {name}: the command {how}, but the store could not be told; it expires by itself, and what it was run \
          for may be run again: {why}"
     );
-    Settlement { verdict, exit, ended, is_recorded: false }
+    Settlement { verdict, exit, ended, is_recorded: false, usage }
 }
 
 /// The command's own exit code, as a shell would show it.

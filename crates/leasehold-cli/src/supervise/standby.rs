@@ -1,7 +1,6 @@
 //! A dead-man that was started and runs nothing yet.
 
 use super::deadman::Arguments;
-use super::evidence::Evidence;
 use crate::log;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::process::{Tree, check_table, own_program};
@@ -32,16 +31,25 @@ pub struct Feed {
     pub input: Option<File>,
     /// Variables to set, whatever is in them.
     pub environment: Vec<(&'static str, OsString)>,
+    /// Where its output goes.
+    pub output: Piping,
+}
+
+/// Where a command's output goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Piping {
+    /// To where ours goes: a terminal stays a terminal.
+    #[default]
+    Inherited,
+    /// To us, by a [`Capture`].
+    ///
+    /// [`Capture`]: super::Capture
+    Piped,
 }
 
 impl Standby {
     /// Starts the dead-man with its end of the channel.
-    pub fn start(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>) -> Result<Self> {
-        Standby::start_with(command, store, evidence, Feed::default())
-    }
-
-    /// The same for a command whose grant is known already, and which is fed by it.
-    pub fn start_with(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>, feed: Feed) -> Result<Self> {
+    pub fn start(command: Vec<OsString>, store: &str, feed: Feed) -> Result<Self> {
         let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
         let cgroup_key = wants_cgroup()?.then(|| Nonce::random().to_string());
         // If the dead-man is killed, what was below it falls to us. Before it is started: what is below us now is not ours.
@@ -53,7 +61,7 @@ impl Standby {
         // Here and not over the channel, because a path may have any character.
         command.arg0("leasehold").args(arguments.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
         log::hand_down_format(&mut command);
-        if evidence.is_some_and(Evidence::wants_output) {
+        if feed.output == Piping::Piped {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         command.envs(feed.environment);

@@ -2,6 +2,7 @@
 
 use super::windows::Windows;
 use leasehold_core::clock::Moment;
+use leasehold_work::output::Usage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -39,6 +40,8 @@ pub enum Report {
     OutOfTrust,
     /// So many processes were still there when the command had ended; they are being ended.
     LeftBehind(usize),
+    /// What it has used. Just before how it ended.
+    Used(Usage),
     /// It ended by itself with this code.
     Exited(i32),
     /// A signal ended it.
@@ -145,6 +148,7 @@ mod tests {
             Report::Suspended(20),
             Report::OutOfTrust,
             Report::LeftBehind(2),
+            Report::Used(Usage { cpu_ms: 7, peak_memory_bytes: u64::MAX }),
             Report::Exited(3),
             Report::Killed(9),
         ] {

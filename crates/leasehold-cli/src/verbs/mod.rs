@@ -13,6 +13,7 @@ mod git_hook;
 mod guarded;
 mod hold;
 mod init;
+mod logs;
 mod look;
 mod man;
 mod mcp;
@@ -108,6 +109,7 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Schedule(args) => schedule::schedule(context, args).await,
         Verb::Runs(args) => runs::runs(context, &args).await,
         Verb::Check(args) => check::check(context, &args).await,
+        Verb::Logs(args) => logs::logs(context, &args).await,
         Verb::Stats(args) => stats::stats(context, &args).await,
         Verb::Advise(args) => advise::advise(context, &args).await,
         Verb::Doctor(args) => doctor::doctor(context, &args).await,

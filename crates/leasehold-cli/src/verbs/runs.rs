@@ -34,7 +34,7 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     if let Some(since) = since {
         rows.retain(|row| row.entry.last.unwrap_or(row.entry.slot) >= since);
     }
-    let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"];
+    let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "CPU", "MEMORY", "HOST", "EPOCH", "TRIES"];
     context.print(
         || Value::Array(rows.iter().map(as_json).collect()),
         || output::table(&header, rows.iter().map(|row| as_cells(row, &seen))),
@@ -104,6 +104,9 @@ fn as_json(row: &Row) -> Value {
         "at": output::rfc3339(entry.at),
         "ran_for_ms": entry.ran_for_ms,
         "exit": entry.exit,
+        "cpu_ms": entry.usage.map(|usage| usage.cpu_ms),
+        "peak_memory_bytes": entry.usage.map(|usage| usage.peak_memory_bytes),
+        "output": entry.output,
         "host": entry.host,
         "epoch": entry.epoch.map(leasehold_core::Epoch::get),
         "tries": entry.attempts,
@@ -126,6 +129,8 @@ fn as_cells(row: &Row, seen: &Inspection) -> Vec<String> {
         relative(entry.at, seen.now),
         entry.ran_for_ms.map_or_else(dash, |ms| rough(Duration::from_millis(ms))),
         entry.exit.map_or_else(dash, |code| code.to_string()),
+        entry.usage.map_or_else(dash, |usage| rough(Duration::from_millis(usage.cpu_ms))),
+        entry.usage.map_or_else(dash, |usage| output::bytes(usage.peak_memory_bytes)),
         entry.host.clone(),
         entry.epoch.map_or_else(dash, |epoch| epoch.to_string()),
         if entry.attempts == 0 { dash() } else { entry.attempts.to_string() },

@@ -13,8 +13,11 @@
 mod azure;
 mod config;
 mod connection;
+mod files;
 mod layout;
 mod proof;
+
+pub use files::Files;
 
 use crate::namespace::Namespace;
 use crate::phase::Phase;

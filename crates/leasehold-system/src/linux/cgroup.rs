@@ -84,6 +84,21 @@ impl Cgroup {
         crate::descriptor::spawn_into(self.folder.as_fd(), command)
     }
 
+    /// The processor time and the most memory that was used inside, as far as the kernel counts them here.
+    pub(crate) fn usage(&self) -> (Option<Duration>, Option<u64>) {
+        let read = |name: &str| {
+            let file = openat(&self.folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            let mut text = String::new();
+            File::from(file).read_to_string(&mut text).ok()?;
+            Some(text)
+        };
+        let cpu = read("cpu.stat").and_then(|text| {
+            let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+            micros.trim().parse().ok().map(Duration::from_micros)
+        });
+        (cpu, read("memory.peak").and_then(|text| text.trim().parse().ok()))
+    }
+
     /// Kills everything inside at once, also what is just being forked.
     pub(crate) fn kill(&self) -> io::Result<()> {
         Ok(rustix::io::write(&self.kill, b"1").map(drop)?)

@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+/// A process's memory is counted in KiB.
+pub(crate) const RSS_UNIT: u64 = 1024;
 pub(crate) const ADOPTS_ORPHANS: bool = true;
 
 /// Makes this process the parent of every descendant whose own parent has died, so that a grandchild that left its

@@ -4,6 +4,7 @@ use rustix::process::Pid;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) enum Cgroup {}
@@ -22,6 +23,10 @@ impl Cgroup {
     }
 
     pub(crate) fn spawn(&self, _command: &mut Command) -> io::Result<io::Result<Pid>> {
+        match *self {}
+    }
+
+    pub(crate) fn usage(&self) -> (Option<Duration>, Option<u64>) {
         match *self {}
     }
 

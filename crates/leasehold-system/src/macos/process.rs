@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// A process's memory is counted in bytes.
+pub(crate) const RSS_UNIT: u64 = 1;
 pub(crate) const ADOPTS_ORPHANS: bool = false;
 
 /// `ps` asks the kernel of this very process.

@@ -3,14 +3,15 @@
 //! Promise: what is to be told is in the name's record by the same write that says it was judged, and stays there until it is in
 //! the channel's queue, under a key of its own: whoever comes by next finishes what a machine that died had begun.
 
-use super::facts::{Facts, Subject};
+use super::facts::{Detail, Facts, Subject};
 use super::notice::Notice;
 use super::rule::{Channel, Rule};
 use super::standing::Standing;
+use crate::output::{self, Ring};
 use crate::queue::{Attempts, DedupeKey, NewItem, Payload, Queue};
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Seen};
 use leasehold_core::document::{Document, Edit};
-use leasehold_core::{Coordinator, Error, Key, Kind, Result, Shelf, Timestamp};
+use leasehold_core::{Coordinator, Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +103,17 @@ impl Board {
     /// Whether any rule is about this one.
     pub fn watches(&self, subject: &Subject) -> bool {
         self.rules.iter().any(|rule| rule.is_about(subject))
+    }
+
+    /// With the exit code and the last lines of the newest run if that ended badly, as far as the store has them: whoever ran
+    /// it may be gone.
+    pub async fn with_output(&self, lease: &LeaseName, facts: Facts) -> Facts {
+        let (Some(epoch), Some(lineage)) = (facts.unknown_output(), facts.lineage) else { return facts };
+        let found = output::find(&self.coordinator, &Ring::of_lease(lineage, 1), lease, epoch).await;
+        let Ok(Some(found)) = found else { return facts };
+        let known = facts.detail_of(epoch).cloned().unwrap_or_default();
+        let (exit_code, tail) = (known.exit_code.or(found.exit), Some(found.tail));
+        facts.with_detail(Some(Detail { epoch, exit_code, tail, ..known }))
     }
 
     /// Judges what is known of a name; what is to be told is in its queue then.

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// How many missed slots are counted one by one.
 const COUNTED: usize = 1_000;
 
+/// How long a machine may take to tell how its own run ended.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// What somebody is told about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
@@ -78,13 +81,15 @@ pub struct DeadLetter {
     pub why: String,
     /// When.
     pub at: Timestamp,
+    /// The last lines that its last attempt printed, as far as they are known.
+    pub tail: Option<String>,
 }
 
 impl DeadLetter {
     /// Of an item, if it is one.
     pub fn of(name: &ItemName, item: &Item) -> Option<Self> {
         let State::Dead { at, why } = &item.state else { return None };
-        Some(DeadLetter { id: name.id.clone(), epoch: item.epoch, why: why.to_string(), at: *at })
+        Some(DeadLetter { id: name.id.clone(), epoch: item.epoch, why: why.to_string(), at: *at, tail: None })
     }
 }
 
@@ -193,6 +198,20 @@ impl Facts {
             slots.extend(schedule.between(from, last.0).take(COUNTED));
         }
         Some(Missed { last, count: slots.len().max(1) as u64 })
+    }
+
+    /// Without the ends of the last moments: whoever ran it knows more of it, and is about to tell.
+    #[must_use]
+    pub(super) fn without_fresh(mut self, now: Timestamp) -> Self {
+        self.ends.retain(|end| now.saturating_since(end.at) >= FRESH);
+        self
+    }
+
+    /// The newest run that ended badly, unless its last lines are known.
+    pub(super) fn unknown_output(&self) -> Option<Epoch> {
+        let bad = self.ends.last().filter(|end| matches!(end.outcome, Outcome::Failed | Outcome::Lost))?;
+        let is_known = self.detail_of(bad.epoch).is_some_and(|detail| detail.tail.is_some());
+        (!is_known).then_some(bad.epoch)
     }
 
     pub(super) fn detail_of(&self, epoch: Epoch) -> Option<&Detail> {

@@ -68,7 +68,8 @@ impl Story<'_> {
         let (subject, name) = (self.subject.word(), self.subject.name());
         let detail = self.epoch.and_then(|epoch| self.facts.detail_of(epoch));
         let down_for = self.since.map(|since| self.now.saturating_since(since));
-        let tail = detail.and_then(|detail| detail.tail.as_deref()).map(|tail| end_of(tail, TAIL_BYTES));
+        let of_item = self.item.and_then(|item| item.tail.as_deref());
+        let tail = detail.and_then(|detail| detail.tail.as_deref()).or(of_item).map(|tail| end_of(tail, TAIL_BYTES));
         let data = json!({
             "cause": self.cause,
             "subject": subject,
@@ -115,7 +116,10 @@ impl Story<'_> {
     fn look(&self) -> Vec<String> {
         let name = self.subject.name();
         match (self.subject, self.slot, self.item) {
-            (Subject::Queue(_), _, Some(item)) => vec![format!("leasehold queue show {name} {}", item.id)],
+            (Subject::Queue(_), _, Some(item)) => {
+                let logs = item.tail.as_ref().map(|_| format!("leasehold logs {name} {}", item.id));
+                logs.into_iter().chain([format!("leasehold queue show {name} {}", item.id)]).collect()
+            }
             (Subject::Queue(_), ..) => vec![format!("leasehold queue ls {name}")],
             (Subject::Job(_), Some(slot), _) if self.epoch.is_some() => {
                 vec![format!("leasehold logs {name} {}", slot_text(slot)), format!("leasehold runs {name}")]

@@ -141,6 +141,11 @@ impl Rule {
         }
     }
 
+    /// Whether it can be told how a run ended.
+    pub fn tells_of_ends(&self) -> bool {
+        self.on.has(Cause::Failed) || self.on.has(Cause::Lost)
+    }
+
     /// Whether it can be told of anything that concerns the slots of a job.
     pub fn watches_slots(&self) -> bool {
         self.on.has(Cause::Missed) || self.on.has(Cause::Late)

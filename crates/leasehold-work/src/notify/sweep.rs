@@ -120,11 +120,11 @@ impl Board {
             Some((definition, journal)) => overdue(definition, record, &journal, seen.now)?.1,
             None => Facts::of_lease(record, seen.now),
         };
-        let facts = if let Some(total) = fenced { facts.with_fenced(total, 0) } else { facts };
+        let facts = if let Some(total) = fenced { facts.with_fenced(total, 0) } else { facts }.without_fresh(seen.now);
         let none = Watched::default();
         let watched = watched.unwrap_or(&none);
         if watched.has_waiting() || watched.judged(&subject, self.rules(), &facts, seen.now).is_some() {
-            self.judge(&subject, &facts).await?;
+            self.judge(&subject, &self.with_output(name, facts).await).await?;
         }
         Ok(())
     }

@@ -190,6 +190,7 @@ fn refused_writes_and_dead_letters_are_gathered() {
         epoch: epoch(1),
         why: "exit code 1".into(),
         at: at(minute),
+        tail: Some("no such address\n".into()),
     };
     queue.facts = Facts::of_survey(vec![letter("old", 1)]);
     assert!(queue.judge(2).is_empty(), "old ones are not told");

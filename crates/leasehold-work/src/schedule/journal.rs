@@ -4,8 +4,9 @@
 //! written once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by the
 //! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
 
+use crate::output::Usage;
 use crate::schedule::due::{DropReason, Dropped};
-use leasehold_core::{Epoch, Event, Slot, Timestamp};
+use leasehold_core::{Epoch, Event, LeaseName, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// How many entries are kept.
@@ -129,6 +130,12 @@ pub struct Entry {
     /// How long it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_for_ms: Option<u64>,
+    /// What it has used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// The record with the end of its output, by its name on the shelf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<LeaseName>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]
@@ -151,6 +158,8 @@ impl Entry {
             attempts: 0,
             exit: None,
             ran_for_ms: None,
+            usage: None,
+            output: None,
         }
     }
 
@@ -161,7 +170,7 @@ impl Entry {
 }
 
 /// How a run of a slot ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunEnd {
     /// Succeeded, failed, lost or not started.
     pub fate: Fate,
@@ -171,11 +180,20 @@ pub struct RunEnd {
     pub ran_for_ms: u64,
     /// How often the command was started under this epoch.
     pub tries: u32,
+    /// What it has used, if that is known.
+    pub usage: Option<Usage>,
+    /// The record with the end of its output, if that is kept.
+    pub output: Option<LeaseName>,
 }
 
 impl RunEnd {
     /// One try that came to nothing before the command was started.
-    pub const NOT_STARTED: Self = RunEnd { fate: Fate::NotStarted, exit: None, ran_for_ms: 0, tries: 1 };
+    pub const NOT_STARTED: Self = RunEnd::new(Fate::NotStarted, None, 0);
+
+    /// One try, of which nothing more is known.
+    pub const fn new(fate: Fate, exit: Option<u8>, ran_for_ms: u64) -> Self {
+        RunEnd { fate, exit, ran_for_ms, tries: 1, usage: None, output: None }
+    }
 }
 
 /// The journal of one job.
@@ -321,6 +339,8 @@ impl Journal {
             attempts: earlier.saturating_add(end.tries),
             exit: end.exit,
             ran_for_ms: Some(end.ran_for_ms),
+            usage: end.usage,
+            output: end.output,
             at: same.map_or(at, |same| same.at),
             ..Entry::new(slot, end.fate, at, host)
         });
@@ -391,7 +411,7 @@ impl Journal {
             Note::GivenUp(slot) => drop(self.give_up(*slot, at, host)),
             Note::Rewound => self.rewind(at),
             Note::Began(slot, epoch) => self.begin(*slot, *epoch, at, host),
-            Note::Ended(slot, epoch, end) => self.end(*slot, *epoch, *end, at, host),
+            Note::Ended(slot, epoch, end) => self.end(*slot, *epoch, end.clone(), at, host),
         }
     }
 }
@@ -412,7 +432,7 @@ mod tests {
     #[test]
     fn an_older_epoch_never_overwrites_a_newer_ones_word() {
         let at = Timestamp::from_millis(5);
-        let end = |fate| RunEnd { fate, exit: Some(0), ran_for_ms: 7, tries: 1 };
+        let end = |fate| RunEnd::new(fate, Some(0), 7);
         let mut journal = Journal::default();
         journal.begin(slot(1_000), epoch(1), at, "a");
         journal.begin(slot(1_000), epoch(2), at, "b");

@@ -67,7 +67,7 @@ impl Launcher for Runner {
             self.reach("completed");
             self.say("accepted", start);
         }
-        let end = RunEnd { fate: Fate::Succeeded, exit: Some(0), ran_for_ms: 0, tries: 1 };
+        let end = RunEnd::new(Fate::Succeeded, Some(0), 0);
         let _ = self.journals.end(name, start.slot, epoch, end).await;
         self.reach("journal-ended");
         Ok(())
@@ -136,7 +136,7 @@ async fn control(runner: &Runner) {
             if let Ok(Released::Now) = runner.coordinator.release(&start.grant, Outcome::Succeeded).await {
                 runner.say("accepted", &start);
             }
-            let end = RunEnd { fate: Fate::Succeeded, exit: Some(0), ran_for_ms: 0, tries: 1 };
+            let end = RunEnd::new(Fate::Succeeded, Some(0), 0);
             runner.journals.end(&job.name, slot, start.grant.token().epoch, end).await.unwrap();
         }
         // So that the test can tell that it is through.

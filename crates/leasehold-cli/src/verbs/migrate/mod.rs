@@ -432,7 +432,7 @@ impl Move {
         self.course.enter(Phase::Copying);
         leases.arrive().await?;
         // A journal may be there without a lease.
-        for shelf in [Shelf::Runs, Shelf::Job, Shelf::Watch, Shelf::Fence] {
+        for shelf in [Shelf::Runs, Shelf::Output, Shelf::Job, Shelf::Watch, Shelf::Fence] {
             self.copy(shelf).await?;
         }
         items.arrive(self).await?;

@@ -5,12 +5,14 @@
 
 use crate::config::{Settings, blame_flag, variable};
 use crate::exit::Exit;
+use crate::kept;
 use crate::notify::{AFTER_RUN, Notifier, Target};
 use crate::ping::{self, PingUrl, Pings};
 use crate::supervise::Signals;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Coordinator, Result, Token};
-use leasehold_work::notify::{Detail, Rule};
+use leasehold_core::{Coordinator, LeaseName, Result, Token};
+use leasehold_work::notify::{Detail, Rule, Subject};
+use std::io::IsTerminal;
 
 /// Who wants to hear of a run.
 pub struct Listeners {
@@ -25,6 +27,17 @@ impl Listeners {
             None => variable(ping::VARIABLE, "ping", PingUrl::parse)?,
         };
         Ok(Listeners { ping, notify: settings.notify.read()? })
+    }
+
+    /// Whether the last lines of a run's output are to be told. On a terminal they are not: the command would find none.
+    pub fn want_output(&self, leases: &[LeaseName], settings: &Settings) -> bool {
+        let is_about = |rule: &Rule| {
+            leases.iter().any(|lease| Subject::is_told_of(lease) && rule.is_about(&Subject::Job(lease.clone())))
+        };
+        let is_wanted = self.ping.as_ref().is_some_and(PingUrl::takes_output)
+            || self.notify.iter().any(|(rule, _)| rule.tells_of_ends() && is_about(rule));
+        let is_seen = std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
+        is_wanted && !is_seen && !matches!(settings.output.value, Some(kept::Target::Off))
     }
 
     /// Says that a run starts.
@@ -42,13 +55,20 @@ pub struct After {
 
 impl After {
     /// Tells how the run ended, now that its lease is given back.
-    pub async fn tell(&mut self, token: &Token, exit: Exit, begun: Moment, signals: &mut Signals) {
+    pub async fn tell(
+        &mut self,
+        token: &Token,
+        exit: Exit,
+        begun: Moment,
+        tail: Option<String>,
+        signals: &mut Signals,
+    ) {
         let (pings, notifier) = (self.pings.take(), self.notifier.take());
         if pings.is_none() && notifier.is_none() {
             return;
         }
         let ran_for_ms = Some(SystemClock.now().saturating_since(begun).as_millis() as u64);
-        let detail = Detail { epoch: token.epoch, exit_code: Some(exit.code()), ran_for_ms, tail: None };
+        let detail = Detail { epoch: token.epoch, exit_code: Some(exit.code()), ran_for_ms, tail };
         let pinging = async {
             if let Some(pings) = pings {
                 pings.end(exit.code(), detail.tail.clone()).await;

@@ -1,7 +1,8 @@
 //! `run --dry-run`: whether it would run now, decided by the same rules on the same records. It writes nothing.
 
+use super::plan::Plan;
+use super::slot::SlotPlan;
 use super::take::Seats;
-use super::{Plan, SlotPlan};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::view;

@@ -2,158 +2,42 @@
 
 mod after;
 mod dry;
+mod end;
+mod plan;
 mod ready;
 mod skip;
 mod slot;
 mod take;
 
 use crate::args::Run as Args;
-use crate::config::{Settings, duration_of};
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::exit::Exit;
+use crate::kept::Keep;
 use crate::ping;
-use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, log_end, own_exit, passes, settle};
+use crate::supervise::settlement::{PATIENCE, Verdict, passes};
 use crate::supervise::windows::Windows;
-use crate::supervise::{self, Copying, Ended, Evidence, Finished, Output, Signals, Standby, Task, TimeLimit};
+use crate::supervise::{self, Ended, Finished, Gathered, Signals, Standby, Task, TimeLimit};
 use crate::{guards, log, output};
-use after::{After, Listeners};
+use after::After;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::guard::Guard;
 use leasehold_core::{
-    Ask, Coordinator, Distribution, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate,
-    Reason, Released, Result, Slot, Token, lost_error,
+    Ask, Coordinator, Distribution, Error, Event, Grant, HolderId, Keeper, Kind, Outcome, ProgressGate, Reason, Result,
+    Slot, Token,
 };
-use leasehold_guards::git::FenceNamespace;
 use leasehold_work::schedule::slot_text;
+use plan::Plan;
 use ready::{check, environment, seal};
 pub use skip::skip_event;
 use skip::{report_skipped, skip};
-use slot::{Found, SlotPlan};
+use slot::Found;
 pub use slot::{ahead_line, dropped_line, passed_line};
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
-use take::{Busy, Seats, Taken, take};
+use take::{Taken, take};
 
 /// What a command is told that is asked to finish.
 const SIGTERM: i32 = 15;
 /// The longest pause between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
-
-/// The validated arguments.
-struct Plan<'a> {
-    leases: Vec<LeaseName>,
-    seats: Seats,
-    busy: Busy,
-    progress: Option<(Duration, Evidence)>,
-    max_runtime: Option<Duration>,
-    spacing: Option<Duration>,
-    guards: Vec<Arc<dyn Guard>>,
-    fences: Option<FenceNamespace>,
-    flock: Option<PathBuf>,
-    adopt: Option<Token>,
-    slot: SlotPlan,
-    retries: u32,
-    backoff: Duration,
-    settings: &'a Settings,
-    listeners: Listeners,
-    quiet: bool,
-    command: Vec<OsString>,
-}
-
-impl<'a> Plan<'a> {
-    fn new(context: &'a Context, args: Args) -> Result<Self> {
-        let settings = context.settings()?;
-        let name = LeaseName::to_hold(&args.name)?;
-        let mut leases = vec![name.clone()];
-        for other in &args.or {
-            leases.push(LeaseName::to_hold(other)?);
-        }
-        for seat in 2..=args.limit.unwrap_or(1) {
-            leases.push(name.seat(seat)?);
-        }
-        let wait = duration_of("--wait", args.wait.as_deref())?;
-        let retry_after = duration_of("--retry-after", args.retry_after.as_deref())?;
-        let progress_timeout = duration_of("--progress-timeout", args.progress_timeout.as_deref())?;
-        let busy = match (wait, retry_after) {
-            (Some(limit), _) => Busy::Wait(limit),
-            (None, Some(pause)) => Busy::RetryAfter(pause),
-            (None, None) => Busy::Skip,
-        };
-        let output = if args.progress_output { Output::Counts } else { Output::Ignored };
-        let evidence = Evidence::new(output, args.progress_file);
-        let adopt = if args.slot.adopt {
-            Some(token(None)?)
-        } else {
-            args.token.as_deref().map(str::parse::<Token>).transpose()?
-        };
-        if let Some(token) = adopt.as_ref().filter(|token| token.lease != name) {
-            return Err(Error::invalid("token", token, format!("it belongs to another lease than `{name}`")));
-        }
-        if !args.guard.is_empty() && leases.len() > 1 {
-            let message = "--guard and --or do not go together: a guarded resource admits one lease only";
-            return Err(Error::new(Kind::Invalid, message));
-        }
-        let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
-        let namespace = fences.clone().unwrap_or_default();
-        if adopt.is_none() {
-            settings.windows(settings.ttl.value)?;
-        }
-        Ok(Plan {
-            leases,
-            seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
-            busy,
-            progress: progress_timeout.map(|timeout| (timeout, evidence)),
-            max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
-            spacing: duration_of("--min-interval", args.min_interval.as_deref())?,
-            guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
-            fences,
-            flock: args.also_flock,
-            adopt,
-            slot: SlotPlan::new(&args.slot)?,
-            retries: args.slot.retries,
-            backoff: duration_of("--backoff", args.slot.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
-            settings,
-            listeners: Listeners::new(args.ping.as_deref(), settings)?,
-            quiet: args.quiet,
-            command: args.command,
-        })
-    }
-
-    /// Whether the dead-man may be started before the lease is acquired. Not if it may be a long wait, and not if the command
-    /// is to inherit a flock that is taken after the lease.
-    fn stands_by_early(&self) -> bool {
-        self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))
-    }
-
-    async fn open<'c>(&self, context: &'c Context) -> Result<&'c Coordinator> {
-        match &self.adopt {
-            Some(_) => context.granting().await,
-            None => context.coordinator().await,
-        }
-    }
-
-    /// Gives back what a request may have been granted that was on its way, or the lease that was to be taken up: nothing was
-    /// run under it, and its slot stays open.
-    async fn give_back(&self, coordinator: &Coordinator, ask: &Ask, slot: Option<Slot>) {
-        let Some(token) = &self.adopt else {
-            let _ = coordinator.withdraw(&self.leases, ask).await;
-            return;
-        };
-        let verdict = Verdict::NotStarted;
-        if coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
-            let (epoch, renewals) = (token.epoch, Distribution::default());
-            let noted = Noted { slot, epoch, exit: None, ran_for_ms: 0, tries: 0, renewals };
-            verdict.note(coordinator, &token.lease, noted).await;
-        }
-    }
-
-    fn stand_by(&self) -> Result<Standby> {
-        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
-        Standby::start(self.command.clone(), &self.settings.store.value.portable(), evidence)
-    }
-}
 
 /// What its lines in the log are about. Started by a scheduler, they are among those of other jobs.
 fn subject(args: &Args) -> log::Subject {
@@ -216,6 +100,8 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
         let recorded = !unrecorded;
         let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
         let after = plan.listeners.start(&coordinator);
+        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(grant.token()));
+        let gathered = keep.as_ref().map(|keep| keep.gathered.clone());
         let mut run = Run {
             coordinator,
             plan: &plan,
@@ -227,6 +113,8 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             ran: None,
             verdict: None,
             renewals: Distribution::default(),
+            gathered: gathered.or_else(|| plan.tells_output.then(|| Gathered::new(None))),
+            keep,
             after,
         };
         let exit = run.under(*grant, early.take()).await?;
@@ -256,6 +144,9 @@ struct Run<'a> {
     verdict: Option<Verdict>,
     /// How long the store took to answer the renewals of all tries.
     renewals: Distribution,
+    /// The output of all tries, if anybody wants it.
+    gathered: Option<Gathered>,
+    keep: Option<Keep>,
     after: After,
 }
 
@@ -333,15 +224,21 @@ impl Run<'_> {
             let token = stopped.0.token().clone();
             let ended = self.unstarted(stopped.0, stopped.1).await;
             let exit = ended.as_ref().map_or_else(Exit::from, |exit| *exit);
-            self.after.tell(&token, exit, self.begun, self.signals).await;
+            self.tell(&token, exit).await;
             return ended;
         };
         // The journal has the end after the beginning.
         let _ = tokio::time::timeout(PATIENCE, counting).await;
         let token = finished.grant.token().clone();
         let exit = self.end(*finished).await;
-        self.after.tell(&token, exit, self.begun, self.signals).await;
+        self.tell(&token, exit).await;
         Ok(exit)
+    }
+
+    /// Whoever wants to know hears of it, with the last lines of the output.
+    async fn tell(&mut self, token: &Token, exit: Exit) {
+        let tail = self.gathered.as_ref().map(|gathered| gathered.tail().text).filter(|text| !text.is_empty());
+        self.after.tell(token, exit, self.begun, tail, self.signals).await;
     }
 
     async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
@@ -365,85 +262,22 @@ impl Run<'_> {
         if let Some(number) = self.signals.pending_ending().await {
             return Tried::Signal(Box::new(keeper.stop().await), number);
         }
-        let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
         let mut environment = environment(&token, self.slot);
         // A `run` within the command is not this one.
         environment.extend(std::env::var_os(ping::VARIABLE).map(|_| (ping::VARIABLE, String::new())));
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let store = plan.settings.store.value.clone();
-        let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
+        let capture = plan.capture(&token.lease, self.gathered.as_ref());
+        if let Some(gathered) = capture.gathered.as_ref().filter(|_| self.tries > 1) {
+            gathered.note(&format!("try {} of {}", self.tries, plan.retries + 1));
+        }
+        let task = Task { environment, windows, capture, max_runtime: plan.max_runtime, store };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         self.renewals.merge(&finished.renewals);
         if !finished.ended.passes() {
             self.ran = Some((finished.ended.clone(), finished.time_limit));
         }
         Tried::Ended(Box::new(finished))
-    }
-
-    /// Gives the lease back, and says what people should know.
-    async fn end(&mut self, mut finished: Finished) -> Exit {
-        let (output, cut) = (finished.output.take(), finished.cut);
-        if finished.ended.passes()
-            && let Some((ended, time_limit)) = self.ran.take()
-        {
-            output::say("the last try could not be started; the one before it counts");
-            (finished.ended, finished.time_limit) = (ended, time_limit);
-        }
-        let (grant, program, coordinator) = (finished.grant.clone(), &self.plan.command[0], &self.coordinator);
-        let (token, name) = (grant.token(), format!("`{}`", grant.token()));
-        let signals = &mut *self.signals;
-        let told_to_end = async {
-            signals.next_ending().await;
-        };
-        let mut releasing = None;
-        let settled = settle(finished, &name, program, told_to_end, async |_, verdict| {
-            let releasing = releasing.get_or_insert_with(|| coordinator.releasing(&grant, verdict.row().0));
-            let released = releasing.attempt().await?;
-            let Released::Lost(refusal) = released else { return Ok(None) };
-            let lost = lost_error(grant.token(), &refusal);
-            Ok(Some(format!("it was taken away while the command ran: {lost}")))
-        });
-        let Settlement { verdict, exit, is_recorded, .. } = settled.await;
-        self.verdict = Some(verdict);
-        if is_recorded {
-            self.note_end(token, verdict, Some(exit.code())).await;
-        }
-        self.pass_on(output, cut, exit).await
-    }
-
-    /// Waits for the rest of the output, until a signal comes: then it is lost, and that is not a good end.
-    async fn pass_on(&mut self, output: Option<Copying>, mut cut: Option<i32>, exit: Exit) -> Exit {
-        if let Some(mut output) = output {
-            tokio::select! {
-                biased;
-                () = output.arrive() => {}
-                number = self.signals.next_ending() => cut = Some(number),
-            }
-        }
-        let Some(number) = cut else { return exit };
-        output::say("stopped by a signal before all of the command's output was passed on; the rest is lost");
-        if exit.code() == 0 { Exit::by_signal(number) } else { exit }
-    }
-
-    /// Gives back a lease under which nothing was run this time. Its slot stays open, unless an earlier try was run, or
-    /// trying again would not help.
-    async fn unstarted(&mut self, grant: Grant, why: Result<Exit>) -> Result<Exit> {
-        let ran = self.ran.take();
-        let verdict = match &why {
-            _ if ran.is_some() => Verdict::Failed,
-            Err(error) => Verdict::of_error(error.kind()),
-            Ok(_) => Verdict::NotStarted,
-        };
-        let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, verdict.row().0)).await;
-        self.note_end(grant.token(), verdict, None).await;
-        match (why, ran) {
-            // 69 would say that nothing was done.
-            (Err(error), Some((ended, time_limit))) if passes(error.kind()) => {
-                output::say(&error.to_string());
-                Ok(own_exit(&ended, time_limit, &self.plan.command[0]))
-            }
-            (why, _) => why,
-        }
     }
 
     /// A command that was told to end is not started again, whatever it ended with.
@@ -488,13 +322,5 @@ impl Run<'_> {
             number = self.signals.next_ending() => Paused::Signal(number),
         };
         (keeper.stop().await, paused)
-    }
-
-    async fn note_end(&self, token: &Token, verdict: Verdict, exit: Option<u8>) {
-        let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
-        let (slot, epoch, tries) = (self.slot.filter(|_| self.recorded), token.epoch, self.tries);
-        log_end(verdict, exit, ran_for_ms, tries);
-        let noted = Noted { slot, epoch, exit, ran_for_ms, tries, renewals: self.renewals.clone() };
-        verdict.note(&self.coordinator, &self.plan.leases[0], noted).await;
     }
 }

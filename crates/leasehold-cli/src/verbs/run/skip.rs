@@ -1,8 +1,8 @@
 //! A run that is skipped: one quiet line and a count. A skip is not an error.
 
+use super::plan::Plan;
 use super::slot::{self, SlotPlan};
-use super::take::Taken;
-use super::{Busy, Plan};
+use super::take::{Busy, Taken};
 use crate::exit::Exit;
 use crate::supervise::settlement::PATIENCE;
 use crate::{output, view};

@@ -7,7 +7,7 @@
 //! Promise: no slot is run of which anybody knows that it succeeded, and none of which the journal no longer knows what
 //! became of it unless that is asked for. Non-promise: a slot whose success could not be written down may run again.
 
-use super::launch::{ping, run, set_environment, words};
+use super::launch::{Output, Prefix, ping, run, words};
 use super::table::Jobs;
 use crate::args::Backfill;
 use crate::context::Context;
@@ -48,7 +48,9 @@ fn held_exit_code() -> String {
 /// `run` under the job's own lease, for a slot that is only named to it, up to the job's command. A skip is not a run, and
 /// must not look like one that went well.
 fn as_slot(context: &Context, job: &Job, slot: Slot) -> Result<Command> {
-    let mut command = run(job, job.name.as_str(), &context.settings()?.store.value.portable())?;
+    let settings = context.settings()?;
+    let output = Output { settings: settings.output_environment(), prefix: Prefix::None };
+    let mut command = run(job, job.name.as_str(), &settings.store.value.portable(), &output)?;
     command.arg(format!("--as-slot={}", slot_text(slot))).arg(held_exit_code());
     command.args(job.ttl.map(|ttl| format!("--ttl={ttl}")));
     Ok(command)
@@ -224,7 +226,12 @@ async fn one(context: &Context, job: &Job, claims: &LeaseName, slot: Slot, relay
     if let Some(cwd) = inner.get_current_dir() {
         outer.current_dir(cwd);
     }
-    set_environment(&mut outer, job)?;
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
     finish(outer, job, relay).await
 }
 

@@ -3,7 +3,7 @@
 //! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
-use super::launch::{Processes, file_variables};
+use super::launch::{Prefix, Processes, file_variables};
 use super::public::Public;
 use super::table::Jobs;
 use crate::args::ScheduleRun;
@@ -115,11 +115,12 @@ fn ours(settings: &Settings, max_running: Option<u32>) -> leasehold_work::schedu
 
 pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
     let labels = labels(args.on)?;
+    let prefix = if args.no_prefix { Prefix::None } else { Prefix::Job };
     // Every run would refuse, and use up its slot.
     crate::supervise::check()?;
     orphans::reap_as_init();
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
-    let processes = Arc::new(Processes::new(coordinator.clone(), settings));
+    let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
     let ours = ours(settings, args.max_running);
     // Before anything runs: an address that is taken is a mistake.
     let monitor = Monitor::start(context, Place::Store(coordinator.clone())).await?;

@@ -1,7 +1,8 @@
 //! Starting a job's command: our own `run`, so that a scheduled run is watched over like any other.
 //!
 //! Promise: the child is a process of its own: it keeps running, keeps its lease and releases it when the scheduler ends, is
-//! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
+//! killed or reloads. Its output is kept, and passed on with its name before each line. Non-promise: when nobody reads the
+//! scheduler's output, what a job prints is kept only.
 
 use crate::config::{METRICS, Settings};
 use crate::log;
@@ -28,6 +29,7 @@ const MAX_ENV_FILE: usize = 128 * 1024;
 pub struct Processes {
     coordinator: Coordinator,
     store: String,
+    output: Output,
     /// Between SIGTERM and SIGKILL, for jobs that do not say.
     grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
@@ -36,9 +38,10 @@ pub struct Processes {
 }
 
 impl Processes {
-    pub fn new(coordinator: Coordinator, settings: &Settings) -> Self {
+    pub fn new(coordinator: Coordinator, settings: &Settings, prefix: Prefix) -> Self {
         let (store, grace) = (settings.store.value.portable(), settings.grace.value);
-        Processes { coordinator, store, grace, running: Mutex::default(), notifier: Mutex::default() }
+        let output = Output { settings: settings.output_environment(), prefix };
+        Processes { coordinator, store, output, grace, running: Mutex::default(), notifier: Mutex::default() }
     }
 
     /// Tells of runs by these rules from now on.
@@ -66,13 +69,35 @@ impl Processes {
     }
 }
 
-/// `run` with what all ways of running a job have in common, up to the command.
-pub fn run(job: &Job, lease: &str, store: &str) -> Result<Command> {
+/// What becomes of a job's output.
+#[derive(Debug)]
+pub struct Output {
+    /// Where it is kept, for a process that reads no files.
+    pub settings: [(&'static str, String); 3],
+    pub prefix: Prefix,
+}
+
+/// What is passed on of each line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefix {
+    /// The job's name, and the line.
+    Job,
+    /// The line as it is.
+    None,
+}
+
+/// `run` with what all ways of running a job have in common, up to the command. A job's own environment may say that its
+/// output is kept elsewhere, or not at all.
+pub fn run(job: &Job, lease: &str, store: &str, output: &Output) -> Result<Command> {
     let program = own_program().map_err(|e| Error::unavailable("cannot start the command", e))?;
     let mut command = Command::new(program);
-    command.arg0("leasehold").arg("run").arg(lease).env("LEASEHOLD_STORE", store).env_remove(crate::ping::VARIABLE);
+    command.arg0("leasehold").arg("run").arg(lease).arg("--keep-output").env("LEASEHOLD_STORE", store);
     // The address is this process's own.
-    command.env_remove(METRICS);
+    command.env_remove(METRICS).env_remove(crate::ping::VARIABLE);
+    command.envs(output.settings.iter().map(|(name, value)| (name, value)));
+    if output.prefix == Prefix::Job {
+        command.arg("--prefix-output");
+    }
     if let Some(cwd) = &job.cwd {
         command.current_dir(cwd);
     }
@@ -98,7 +123,7 @@ pub fn run(job: &Job, lease: &str, store: &str) -> Result<Command> {
 
 /// A job's own variables: those of its files, and over them those of its table. What only this process is to know is left
 /// out.
-pub fn set_environment(command: &mut Command, job: &Job) -> Result<()> {
+fn set_environment(command: &mut Command, job: &Job) -> Result<()> {
     for name in crate::service::VARIABLES {
         command.env_remove(name);
     }
@@ -139,7 +164,7 @@ pub fn words(command: &mut Command, job: &Job) {
 impl Launcher for Processes {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (job, token) = (&start.job, start.grant.token());
-        let mut command = match run(job, job.name.as_str(), &self.store) {
+        let mut command = match run(job, job.name.as_str(), &self.store, &self.output) {
             Ok(command) => command,
             // Its file of variables: it would fail as often as it was tried.
             Err(error) if error.kind() == Kind::Unsupported => {
@@ -214,8 +239,8 @@ impl Processes {
                 "`{job}` for slot {at} {fate} could not be begun{}",
                 exit.map(|code| format!(", exit code {code}")).unwrap_or_default()
             );
-            let noted =
-                Noted { slot, epoch: token.epoch, exit, ran_for_ms: 0, tries: 1, renewals: Distribution::default() };
+            let (epoch, renewals) = (token.epoch, Distribution::default());
+            let noted = Noted { slot, epoch, exit, ran_for_ms: 0, tries: 1, renewals, usage: None, output: None };
             verdict.note(&self.coordinator, &token.lease, noted).await;
         }
     }

@@ -4,24 +4,23 @@
 //! this machine or with the store is retried after a pause. It ends when it is told to, or when no item can ever be run:
 //! the command cannot be started, the store refuses us, the queue has moved.
 
+use super::end::{asked_again, attempt_failed, end};
 use super::folder::{WorkFolder, cannot};
 use super::obituaries::Obituaries;
 use crate::config::METRICS;
 use crate::exit::Exit;
+use crate::kept::{self, Keep, Keeping, RunFacts, Uploads};
 use crate::log;
 use crate::metrics::Monitor;
-use crate::output::rough;
-use crate::supervise::settlement::{Settlement, Verdict, log_end, passes as may_pass, settle};
+use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass};
 use crate::supervise::windows::Windows;
-use crate::supervise::{Ended, Feed, Finished, Signals, Standby, Task, TimeLimit, supervise};
-use crate::verbs::queue::follow_ups;
+use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Error, Keeper, Kind, Result, format_duration};
+use leasehold_core::{Coordinator, Error, Keeper, Kind, Result};
 use leasehold_stores::StoreUrl;
 use leasehold_system::undo::{Mend, undone};
 use leasehold_work::Backlog;
-use leasehold_work::backlog::{Attempt, Content, Wait, read_bounded};
-use leasehold_work::queue::{Payload, Reason};
+use leasehold_work::backlog::{Attempt, Content, Wait};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -61,6 +60,11 @@ pub struct Plan {
     pub queue: String,
     pub until: Until,
     pub items: Option<u64>,
+    /// Whether the queue and the item stand before each line of output.
+    pub prefixes: bool,
+    pub keeping: Option<Keeping>,
+    /// The queue's store; none for a spool.
+    pub coordinator: Option<Coordinator>,
     pub command: Vec<OsString>,
     /// Told of dead letters.
     pub obituaries: Obituaries,
@@ -82,6 +86,7 @@ pub async fn run<B: Backlog>(
     let mut folder = WorkFolder::new()?;
     let wait = plan.until.wait();
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
+    let mut uploads = Uploads::default();
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
         tokio::task::yield_now().await;
@@ -132,9 +137,8 @@ pub async fn run<B: Backlog>(
         };
         left = left.map(|left| left - 1);
         tell_start(&attempt);
-        let keeper = Keeper::keep(backlog.tenancy(grant), None);
-        let finished = supervise(keeper, standby, plan.task(), &mut signals).await;
-        let settled = end(&backlog, plan, &folder, &attempt, finished, &asked).await;
+        let lane = Lane { backlog: &backlog, plan, folder: &folder, asked: &asked };
+        let settled = lane.run(grant, &attempt, standby, &mut signals, &mut uploads).await;
         match (settled.verdict, settled.ended) {
             (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
             (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
@@ -144,6 +148,7 @@ pub async fn run<B: Backlog>(
             _ => {}
         }
     }
+    uploads.finish().await;
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
 }
 
@@ -181,16 +186,6 @@ impl Until {
 }
 
 impl Plan {
-    fn task(&self) -> Task {
-        Task {
-            environment: Vec::new(),
-            windows: self.windows,
-            evidence: None,
-            max_runtime: self.max_runtime,
-            store: self.store.clone(),
-        }
-    }
-
     fn tell_away(&self, error: &str) {
         let queue = &self.queue;
         tracing::warn!(queue, error, "cannot claim from `{queue}`; retrying until it works: {error}");
@@ -200,6 +195,58 @@ impl Plan {
 fn tell_start(attempt: &Attempt) {
     let (what, epoch, number) = (log::subject(), attempt.token.epoch, attempt.number);
     tracing::info!(target: log::RUNS, "started {what}, attempt {number}, epoch {epoch}");
+}
+
+/// What every attempt of a lane has in common.
+struct Lane<'a, B> {
+    backlog: &'a B,
+    plan: &'a Plan,
+    folder: &'a WorkFolder,
+    asked: &'a watch::Sender<u32>,
+}
+
+impl<B: Backlog> Lane<'_, B> {
+    /// Runs the command for an item, tells the queue what came of it, and keeps what it printed.
+    async fn run(
+        &self,
+        grant: B::Grant,
+        attempt: &Attempt,
+        standby: Standby,
+        signals: &mut Signals,
+        uploads: &mut Uploads,
+    ) -> Settlement {
+        let Lane { backlog, plan, folder, asked } = self;
+        let keeper = Keeper::keep(backlog.tenancy(grant), None);
+        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(&attempt.token));
+        let task = Task {
+            environment: Vec::new(),
+            windows: plan.windows,
+            capture: capture(plan, attempt, keep.as_ref()),
+            max_runtime: plan.max_runtime,
+            store: plan.store.clone(),
+        };
+        let mut finished = supervise(keeper, standby, task, signals).await;
+        let copying = finished.output.take();
+        let tail = keep.as_ref().map(|keep| keep.gathered.tail().text);
+        let settled = end(*backlog, plan, folder, attempt, finished, tail, asked).await;
+        if let Some(mut copying) = copying {
+            tokio::select! {
+                () = copying.arrive() => {}
+                () = asked_again(asked) => {}
+            }
+        }
+        if let Some(keep) = keep {
+            let facts = RunFacts { slot: None, exit: Some(settled.exit.code()), usage: settled.usage };
+            keep.end(plan.coordinator.as_ref().filter(|_| settled.is_recorded), facts).await;
+            uploads.begin(&keep);
+        }
+        settled
+    }
+}
+
+fn capture(plan: &Plan, attempt: &Attempt, keep: Option<&Keep>) -> Capture {
+    let prefix = plan.prefixes.then(|| kept::prefix(&attempt.token.lease));
+    Capture { evidence: None, prefix, gathered: keep.map(|keep| keep.gathered.clone()) }
 }
 
 async fn drained(asked: &watch::Sender<u32>) {
@@ -328,112 +375,7 @@ fn stand_by(plan: &Plan, folder: &WorkFolder, attempt: &Attempt, payload: PathBu
     ];
     let checkpoint = attempt.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
-    Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
-}
-
-/// Says what became of the item, and tells the queue.
-async fn end<B: Backlog>(
-    backlog: &B,
-    plan: &Plan,
-    folder: &WorkFolder,
-    attempt: &Attempt,
-    finished: Finished<B::Grant>,
-    asked: &watch::Sender<u32>,
-) -> Settlement {
-    let Attempt { id, token, .. } = attempt;
-    let (is_ended_by_us, is_started) = (*asked.borrow() > 1, !matches!(finished.ended, Ended::NotStarted(_)));
-    let exit_code = match &finished.ended {
-        Ended::Exited(code) => u8::try_from(*code).ok(),
-        Ended::Killed(_) | Ended::NotStarted(_) => None,
-    };
-    let ran = Ran { exit_code, duration_ms: finished.ran_for.as_millis() as u64 };
-    let why = match (&finished.ended, finished.time_limit) {
-        (_, TimeLimit::Exceeded) => {
-            format!("it ran for longer than {}", plan.max_runtime.map(format_duration).unwrap_or_default())
-        }
-        (Ended::Killed(signal), _) => format!("killed by signal {signal}"),
-        (ended, _) => ended.to_string(),
-    };
-    let name = format!("`{id}`, epoch {}", token.epoch);
-    settle(finished, &name, &plan.command[0], asked_again(asked), async |grant, verdict| {
-        let told = match verdict {
-            Verdict::Lost | Verdict::LostUnstarted => Ok(()),
-            Verdict::Succeeded => match complete(backlog, grant, folder).await {
-                // What the command left cannot be kept: that attempt has failed.
-                Err(error) if error.kind() == Kind::Invalid => {
-                    attempt_failed(backlog, grant, Some(ran), &error.to_string(), &plan.obituaries).await
-                }
-                Ok(()) => {
-                    log_end(Verdict::Succeeded, ran.exit_code, ran.duration_ms, 1);
-                    Ok(())
-                }
-                failed => failed,
-            },
-            Verdict::Failed | Verdict::NotStarted if !is_started => {
-                // If that fails, it expires by itself.
-                let _ = backlog.give_back(grant).await;
-                Ok(())
-            }
-            Verdict::Failed | Verdict::NotStarted if is_ended_by_us => {
-                let returned = backlog.give_back(grant).await;
-                if returned.is_ok() {
-                    let what = log::subject();
-                    tracing::info!(target: log::RUNS, outcome = "returned", "{what} was given back untried: this worker ends");
-                }
-                returned
-            }
-            Verdict::Failed | Verdict::NotStarted => {
-                attempt_failed(backlog, grant, Some(ran), &why, &plan.obituaries).await
-            }
-        };
-        match told {
-            Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
-                Ok(Some(error.to_string()))
-            }
-            told => told.map(|()| None),
-        }
-    })
-    .await
-}
-
-/// Waits until this worker is asked to end once more than it has been.
-async fn asked_again(asked: &watch::Sender<u32>) {
-    let before = *asked.borrow();
-    let _ = asked.subscribe().wait_for(|count| *count > before).await;
-}
-
-/// Completes it with what the command left.
-async fn complete<B: Backlog>(backlog: &B, grant: &B::Grant, folder: &WorkFolder) -> Result<()> {
-    let result = match File::open(folder.result()) {
-        Ok(file) => read_bounded(file, Payload::MAX_RESULT_BYTES, "the result")?,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(e) => return Err(Error::new(Kind::Invalid, "the result cannot be read").with_source(e)),
-    };
-    let result = if result.is_empty() { None } else { Some(Payload::result(result)?) };
-    backlog.complete(grant, result, follow_ups(&folder.follow_ups())?).await.map(|_| ())
-}
-
-/// How an attempt went that was begun.
-#[derive(Clone, Copy)]
-struct Ran {
-    exit_code: Option<u8>,
-    duration_ms: u64,
-}
-
-async fn attempt_failed<B: Backlog>(
-    backlog: &B,
-    grant: &B::Grant,
-    ran: Option<Ran>,
-    why: &str,
-    obituaries: &Obituaries,
-) -> Result<()> {
-    let seen = backlog.fail(grant, Reason::lossy(why, "it failed"), None, false).await?;
-    obituaries.note(&seen);
-    let (fate, outcome) =
-        if seen.is_dead() { ("is a dead letter now", "dead_letter") } else { ("will be retried", "failed") };
-    let (duration_ms, exit_code) = (ran.map(|ran| ran.duration_ms), ran.and_then(|ran| ran.exit_code));
-    let after = duration_ms.map(|ms| format!(" after {}", rough(Duration::from_millis(ms)))).unwrap_or_default();
-    let what = log::subject();
-    tracing::warn!(target: log::RUNS, outcome, duration_ms, exit_code, error = why, "{what} failed{after} and {fate}: {why}");
-    Ok(())
+    let is_piped = plan.keeping.is_some() || plan.prefixes;
+    let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+    Standby::start(command, &plan.store.portable(), Feed { input: Some(input), environment, output })
 }

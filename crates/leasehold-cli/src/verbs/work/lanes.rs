@@ -141,7 +141,9 @@ impl Pool<'_> {
                 command.arg(format!("{flag}={value}"));
             }
         }
-        for (flag, is_given) in [("--until-idle", args.until_idle), ("--until-done", args.until_done)] {
+        let switches =
+            [("--until-idle", args.until_idle), ("--until-done", args.until_done), ("--no-prefix", args.no_prefix)];
+        for (flag, is_given) in switches {
             command.args(is_given.then_some(flag));
         }
         log::hand_down(&mut command);

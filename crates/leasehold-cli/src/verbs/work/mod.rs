@@ -4,6 +4,7 @@
 //! no command keeps running when its item is lost. Lanes need nothing of each other, and end when the one that started them
 //! does. Non-promise: a command may run twice for one item; its epoch tells guards which run counts.
 
+mod end;
 mod folder;
 mod lane;
 mod lanes;
@@ -14,6 +15,7 @@ use crate::args::Work as Args;
 use crate::config::duration_of;
 use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
+use crate::kept::Keeping;
 use crate::metrics::{Monitor, Place};
 use crate::{log, orphans, output, supervise};
 use leasehold_core::Result;
@@ -40,8 +42,9 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
         Open::Queue(queue) if !lane::is_managed() => obituaries.in_background(queue),
         _ => None,
     };
+    // What cannot be kept, and that a queue is new, is said once, and not by each lane.
+    let keeping = if lane::is_managed() { settings.keeping().ok().flatten() } else { settings.keeping_or_say() };
     if args.jobs > 1 {
-        // Said once, and not by each lane.
         reach(&open, &target, args.until_idle || args.until_done).await?;
         let monitor = monitor(context, &target).await?;
         let done = lanes::run(settings, &target, &args, monitor).await;
@@ -49,6 +52,13 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
         obituaries.end(true).await;
         return done;
     }
+    let (keeping, coordinator) = match &target {
+        Target::Queue(_) => (keeping, Some(context.coordinator().await?.clone())),
+        Target::Spool(path) => {
+            let spool = Some(path.display().to_string());
+            (keeping.map(|keeping| Keeping { spool, ..keeping }), None)
+        }
+    };
     let plan = lane::Plan {
         windows,
         max_runtime,
@@ -60,6 +70,9 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
             _ => lane::Until::Told,
         },
         items: args.items,
+        prefixes: !args.no_prefix,
+        keeping,
+        coordinator,
         command: args.command,
         obituaries,
     };

@@ -26,10 +26,11 @@ impl Obituaries {
         self.notifier.as_ref().map(|notifier| notifier.in_background(Beat::Queue(queue.clone())))
     }
 
-    /// Tells of an item if it has become a dead letter.
-    pub fn note(&self, seen: &ItemView) {
+    /// Tells of an item if it has become a dead letter, with the last lines of its attempt.
+    pub fn note(&self, seen: &ItemView, tail: Option<String>) {
         let (Some(notifier), ItemView::Item(name, item)) = (&self.notifier, seen) else { return };
         let Some(letter) = DeadLetter::of(name, item) else { return };
+        let letter = DeadLetter { tail, ..letter };
         let (notifier, queue) = (notifier.clone(), name.queue.clone());
         let telling = tokio::spawn(async move { notifier.dead_letters(&queue, vec![letter]).await });
         let mut all = self.telling.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,273 @@
+//! One run's output in files: bounded, compressed, and readable at every moment.
+//!
+//! The first half of the bound goes into the file itself. What comes after it goes into parts beside it, of a quarter each,
+//! and all but the last two are removed: so the beginning and the end are there, however much lies between. At the end the
+//! parts are appended to the file, which is then an ordinary `.gz`. Each part says at which byte of the output it begins.
+//!
+//! Promise: whatever ends the writer, what was flushed can be read, up to the last fraction of a second. Only this user can
+//! read it. Non-promise: it is not synced; after a loss of power the end may be missing.
+
+use flate2::bufread::GzDecoder;
+use flate2::write::GzEncoder;
+use flate2::{Compression, GzBuilder};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What was compressed is written through after so many bytes, however fast they come.
+const FLUSHED_EVERY: u64 = 64 * 1024;
+/// The comment of a part that is for readers without us.
+const GAP: &str = "gap";
+
+/// A file that is being written.
+pub struct Bounded {
+    path: PathBuf,
+    limit: u64,
+    current: GzEncoder<File>,
+    /// Locked for as long as it is written: what is in use is not removed, and who follows knows when it is over.
+    _lock: File,
+    /// The number of the current part; zero is the file itself.
+    part: u64,
+    /// Parts that are there.
+    kept: Vec<u64>,
+    /// Bytes in the current part.
+    written: u64,
+    unflushed: u64,
+    /// Bytes of output so far, with those that were left out.
+    position: u64,
+    left_out: u64,
+}
+
+impl Bounded {
+    /// Makes the file, and the folders above it up to the root.
+    pub fn create(path: PathBuf, limit: u64) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let file = create(&path)?;
+        let lock = file.try_clone()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Bounded {
+            path,
+            limit,
+            current: begin(file, "0"),
+            _lock: lock,
+            part: 0,
+            kept: Vec::new(),
+            written: 0,
+            unflushed: 0,
+            position: 0,
+            left_out: 0,
+        })
+    }
+
+    /// Writes what begins at this byte of the output. What lies between it and the last is left out.
+    pub fn write(&mut self, at: u64, mut bytes: &[u8]) -> io::Result<()> {
+        if at > self.position {
+            self.left_out += at - self.position;
+            self.position = at;
+            self.next_part()?;
+        }
+        while !bytes.is_empty() {
+            let room = (if self.part == 0 { self.limit / 2 } else { self.limit / 4 }).saturating_sub(self.written);
+            if room == 0 {
+                self.next_part()?;
+                continue;
+            }
+            let (fits, rest) = bytes.split_at(bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
+            self.current.write_all(fits)?;
+            let length = fits.len() as u64;
+            (self.written, self.position) = (self.written + length, self.position + length);
+            self.unflushed += length;
+            if self.unflushed >= FLUSHED_EVERY {
+                self.flush()?;
+            }
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Lets readers see what was written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.unflushed) > 0 {
+            self.current.flush()?;
+        }
+        Ok(())
+    }
+
+    fn next_part(&mut self) -> io::Result<()> {
+        self.current.try_finish()?;
+        self.part += 1;
+        self.kept.push(self.part);
+        if self.kept.len() > 2 {
+            let old = self.kept.remove(0);
+            // Only the first part is whole for sure, so the bytes are counted.
+            self.left_out += read_part(&part_path(&self.path, old)).map_or(0, |part| part.1.len() as u64);
+            std::fs::remove_file(part_path(&self.path, old))?;
+        }
+        let file = create(&part_path(&self.path, self.part))?;
+        self.current = begin(file, &self.position.to_string());
+        (self.written, self.unflushed) = (0, 0);
+        Ok(())
+    }
+
+    /// Makes one file of it.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.current.try_finish()?;
+        if self.kept.is_empty() {
+            return Ok(());
+        }
+        let mut file = OpenOptions::new().append(true).open(&self.path)?;
+        if self.left_out > 0 {
+            let mut gap = begin(&mut file, GAP);
+            gap.write_all(gap_line(self.left_out).as_bytes())?;
+            gap.try_finish()?;
+        }
+        for part in &self.kept {
+            io::copy(&mut File::open(part_path(&self.path, *part))?, &mut file)?;
+        }
+        self.kept.iter().try_for_each(|part| std::fs::remove_file(part_path(&self.path, *part)))
+    }
+}
+
+/// What stands for bytes that are not there.
+pub fn gap_line(bytes: u64) -> String {
+    format!("\n[leasehold: {bytes} bytes of output are left out here]\n")
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn begin<W: Write>(file: W, comment: &str) -> GzEncoder<W> {
+    GzBuilder::new().comment(comment).write(file, Compression::fast())
+}
+
+/// Where a part is.
+fn part_path(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number:06}"));
+    name.into()
+}
+
+/// The parts beside a file, in order.
+pub fn parts(path: &Path) -> Vec<PathBuf> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Vec::new();
+    };
+    let number = |file: &str| file.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok();
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut numbers: Vec<u64> = entries.filter_map(|entry| number(entry.file_name().to_str()?)).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| part_path(path, number)).collect()
+}
+
+/// Whether somebody is still writing it.
+pub fn is_being_written(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+}
+
+/// A stretch of output: at which byte it begins, and its bytes.
+pub type Stretch = (u64, Vec<u8>);
+
+/// What is there of a run's output, in order.
+pub fn read(path: &Path) -> io::Result<Vec<Stretch>> {
+    let mut stretches = decode(BufReader::new(File::open(path)?));
+    for part in parts(path) {
+        // Removed meanwhile, or appended to the file.
+        if let Ok(file) = File::open(part) {
+            stretches.extend(decode(BufReader::new(file)));
+        }
+    }
+    stretches.sort_by_key(|(at, _)| *at);
+    stretches.dedup_by_key(|(at, _)| *at);
+    Ok(stretches)
+}
+
+fn read_part(path: &Path) -> io::Result<Stretch> {
+    let mut stretches = decode(BufReader::new(File::open(path)?));
+    stretches.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Every stretch, as far as it can be read: the writer may have been killed.
+pub fn decode(mut from: impl BufRead) -> Vec<Stretch> {
+    let mut stretches = Vec::new();
+    while from.fill_buf().is_ok_and(|rest| !rest.is_empty()) {
+        let mut decoder = GzDecoder::new(&mut from);
+        let mut bytes = Vec::new();
+        let whole = decoder.read_to_end(&mut bytes);
+        let comment = decoder.header().and_then(|header| std::str::from_utf8(header.comment()?).ok());
+        if let Some(at) = comment.and_then(|comment| comment.parse().ok()) {
+            stretches.push((at, bytes));
+        } else if comment != Some(GAP) {
+            return stretches;
+        }
+        if whole.is_err() {
+            return stretches;
+        }
+    }
+    stretches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(stretches: &[Stretch]) -> Vec<(u64, usize)> {
+        stretches.iter().map(|(at, bytes)| (*at, bytes.len())).collect()
+    }
+
+    #[test]
+    fn the_beginning_and_the_end_are_kept_within_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/run.log.gz");
+        let mut file = Bounded::create(path.clone(), 8_000).unwrap();
+        for number in 0..10_000_u64 {
+            file.write(number * 10, format!("{number:09}\n").as_bytes()).unwrap();
+        }
+        assert!(is_being_written(&path));
+        // As a killed writer leaves it.
+        file.flush().unwrap();
+        let seen = read(&path).unwrap();
+        assert_eq!(seen[0].1.len(), 4_000);
+        assert_eq!(parts(&path).len(), 2);
+        file.finish().unwrap();
+        assert!(parts(&path).is_empty() && !is_being_written(&path));
+        let kept = read(&path).unwrap();
+        assert_eq!(text(&kept), text(&seen), "nothing is lost or doubled by making one file of it");
+        assert!(kept.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() <= 8_000);
+        assert!(kept[0].1.starts_with(b"000000000\n") && kept.last().unwrap().1.ends_with(b"000009999\n"));
+        let (at, last) = kept.last().unwrap();
+        assert_eq!(at + last.len() as u64, 100_000);
+        // Readers without us are told too.
+        let mut all = String::new();
+        flate2::read::MultiGzDecoder::new(File::open(&path).unwrap()).read_to_string(&mut all).unwrap();
+        let left_out = 100_000 - kept.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        assert!(all.contains(&gap_line(left_out)), "{left_out}");
+    }
+
+    #[test]
+    fn what_was_flushed_is_readable_whatever_ended_the_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.log.gz");
+        let mut file = Bounded::create(path.clone(), 1_000_000).unwrap();
+        file.write(0, b"one\n").unwrap();
+        file.flush().unwrap();
+        assert_eq!(read(&path).unwrap(), [(0, b"one\n".to_vec())]);
+        file.write(4, b"two\n").unwrap();
+        file.flush().unwrap();
+        // What came too fast was left out.
+        file.write(1_000, b"three\n").unwrap();
+        file.flush().unwrap();
+        assert_eq!(read(&path).unwrap(), [(0, b"one\ntwo\n".to_vec()), (1_000, b"three\n".to_vec())]);
+        std::mem::forget(file);
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            // No length of it makes a reader fail.
+            let found = decode(&whole[..length]);
+            assert!(found.iter().all(|(_, bytes)| b"one\ntwo\n".starts_with(bytes)), "{length}");
+        }
+    }
+}

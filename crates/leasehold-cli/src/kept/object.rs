@@ -1,0 +1,98 @@
+//! Kept output in a bucket: what a run left on this machine is uploaded when it is over, and removed here.
+//!
+//! Promise: a file is removed here only once the bucket has it. Non-promise: the number of runs that a bucket keeps is counted
+//! by who uploads; two machines at once may leave one more for a while.
+
+use super::file::{Stretch, decode, is_being_written, parts};
+use super::layout::ENDING;
+use super::retention;
+use leasehold_core::{Error, Result};
+use leasehold_stores::StoreUrl;
+use std::fmt;
+use std::path::Path;
+
+/// A part of a bucket.
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    url: StoreUrl,
+}
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.url.fmt(f)
+    }
+}
+
+impl Bucket {
+    pub const fn new(url: StoreUrl) -> Self {
+        Bucket { url }
+    }
+
+    #[cfg(feature = "full")]
+    fn files(&self) -> Result<leasehold_stores::object::Files> {
+        let address = self.url.address().ok_or_else(|| crate::targets::lean(self.url.scheme()))?;
+        leasehold_stores::object::Files::open(address)
+    }
+
+    /// Uploads everything in a folder of this machine that is complete, and removes the oldest from the bucket.
+    #[cfg(feature = "full")]
+    pub async fn upload(&self, folder: &Path, name: &str, runs: u64) -> Result<()> {
+        let files = self.files()?;
+        let waiting = {
+            let folder = folder.to_path_buf();
+            off_thread(move || {
+                let complete = retention::kept(&folder).into_iter().filter(|(_, path)| !is_being_written(path));
+                Ok(complete.map(|(_, path)| path).collect::<Vec<_>>())
+            })
+        };
+        for path in waiting.await?.into_iter().rev() {
+            let Some(file) = path.file_name().and_then(|file| file.to_str()).map(String::from) else { continue };
+            let read = path.clone();
+            let content = off_thread(move || {
+                let mut content = std::fs::read(&read)?;
+                // Of a run that was killed.
+                for part in parts(&read) {
+                    content.extend(std::fs::read(part)?);
+                }
+                Ok(content)
+            });
+            files.put(&format!("{name}/{file}"), content.await?).await?;
+            off_thread(move || {
+                retention::remove(&path);
+                Ok(())
+            })
+            .await?;
+        }
+        let mut there = files.list(name).await?;
+        there.retain(|(_, file)| file.ends_with(ENDING));
+        there.sort();
+        let surplus = there.len().saturating_sub(usize::try_from(runs).unwrap_or(usize::MAX));
+        for (_, file) in there.into_iter().take(surplus) {
+            files.remove(&file).await?;
+        }
+        Ok(())
+    }
+
+    /// What is there of a run's output; none if there is no such file.
+    #[cfg(feature = "full")]
+    pub async fn read(&self, file: &str) -> Result<Option<Vec<Stretch>>> {
+        Ok(self.files()?.get(file).await?.map(|content| decode(&content[..])))
+    }
+
+    #[cfg(not(feature = "full"))]
+    pub async fn upload(&self, _: &Path, _: &str, _: u64) -> Result<()> {
+        Err(crate::targets::lean(self.url.scheme()))
+    }
+
+    #[cfg(not(feature = "full"))]
+    pub async fn read(&self, _: &str) -> Result<Option<Vec<Stretch>>> {
+        Err(crate::targets::lean(self.url.scheme()))
+    }
+}
+
+/// Does what may wait for a disk where nobody else waits for it.
+#[cfg(feature = "full")]
+async fn off_thread<T: Send + 'static>(act: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(act).await.map_err(std::io::Error::other).and_then(|done| done);
+    done.map_err(|e| Error::unavailable("cannot read kept output", e))
+}

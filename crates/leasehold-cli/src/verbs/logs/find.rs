@@ -1,0 +1,288 @@
+//! Finding the run that is meant, and the best copy of its output.
+
+use super::Wanted;
+use crate::context::Context;
+use crate::kept::file::{self, Stretch, is_being_written};
+use crate::kept::layout::{self, RunFile, folder_of, spool_folder};
+use crate::kept::{Keeping, files_in};
+use crate::output;
+use leasehold_core::item::{QueueName, State};
+use leasehold_core::{Coordinator, Kind, LeaseName, Result, Transfer};
+use leasehold_work::output::{Ring, RunOutput, list};
+use leasehold_work::queue::{ItemId, Queue};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub struct Finder<'a> {
+    pub context: &'a Context,
+    pub keeping: Option<&'a Keeping>,
+}
+
+/// A run, and what is to be had of its output.
+pub struct Chosen {
+    pub name: String,
+    pub item: Option<String>,
+    pub epoch: u64,
+    /// Whom to ask whether it is still running; none for an item of a spool.
+    pub held: Option<HeldBy>,
+    pub slot: Option<leasehold_core::Slot>,
+    pub host: Option<String>,
+    /// Whether it is still running, and whether that is on this machine.
+    pub runs: bool,
+    pub runs_here: bool,
+    pub record: Option<RunOutput>,
+    pub content: Content,
+    /// Where the file of a run on this machine is, or will be.
+    pub path: Option<PathBuf>,
+}
+
+/// What a run goes on under.
+pub enum HeldBy {
+    Lease(LeaseName),
+    Item(QueueName, ItemId),
+}
+
+/// An attempt that goes on.
+struct Live {
+    epoch: u64,
+    host: String,
+    nonce: String,
+}
+
+/// Where it was found.
+pub enum Content {
+    File(PathBuf, Vec<Stretch>),
+    Bucket(String, Vec<Stretch>),
+    Tail(String),
+    None,
+}
+
+/// A file of this machine.
+#[derive(Debug, Clone)]
+struct Local {
+    path: PathBuf,
+    item: Option<String>,
+    epoch: u64,
+    nonce: String,
+}
+
+impl Finder<'_> {
+    /// None if there is neither such a lease nor such a run.
+    pub async fn of_lease(&self, lease: &LeaseName, wanted: Wanted) -> Result<Option<Chosen>> {
+        let Some(coordinator) = self.context.existing().await? else { return Ok(None) };
+        let seen = coordinator.inspect(lease).await?;
+        let Some(lineage) = seen.record.lineage else { return Ok(None) };
+        let history = self.context.history(&seen).await?;
+        let runs: Vec<&Arc<Transfer>> = history.transfers.iter().filter(|transfer| transfer.to.is_some()).collect();
+        let records = self.records(coordinator, &Ring::of_lease(lineage, 1)).await;
+        // Another store's lease may have the same name, and the same epochs.
+        let is_ours = |local: &Local| {
+            runs.iter().any(|run| run.to.as_ref().is_some_and(|to| to.nonce.to_string() == local.nonce))
+        };
+        let locals: Vec<Local> = self.locals(&folder_of(lease, None).0).into_iter().filter(is_ours).collect();
+        let live =
+            seen.record.live_tenure(seen.now).map(|tenure| (seen.record.epoch.get(), tenure.holder.host.clone()));
+        let here = leasehold_system::host::name();
+        let known = records.iter().map(|record| record.epoch.get()).chain(locals.iter().map(|local| local.epoch));
+        let epoch = match wanted {
+            Wanted::Epoch(epoch) => Some(epoch),
+            Wanted::Slot(slot) => {
+                let claimed = runs.iter().filter(|run| run.slot == Some(slot)).map(|run| run.epoch.get());
+                claimed.chain(records.iter().filter(|r| r.slot == Some(slot)).map(|r| r.epoch.get())).max()
+            }
+            Wanted::Newest => match (&live, known.max()) {
+                (Some((epoch, host)), newest) if *host == here || newest.is_none() => Some(*epoch),
+                (Some((epoch, host)), newest) => {
+                    output::say(&format!("`{lease}`, epoch {epoch}, is running on {host}; this is the run before it"));
+                    newest
+                }
+                (None, newest) => {
+                    if let (Some(shown), Some(last)) =
+                        (newest, runs.last().filter(|run| Some(run.epoch.get()) > newest))
+                    {
+                        output::say(&format!("nothing of epoch {} is kept; this is epoch {shown}", last.epoch));
+                    }
+                    newest
+                }
+            },
+        };
+        let Some(epoch) = epoch else { return Ok(None) };
+        let run = runs.iter().rev().find(|run| run.epoch.get() == epoch);
+        let record = records.into_iter().find(|record| record.epoch.get() == epoch);
+        let local = locals.into_iter().find(|local| local.epoch == epoch);
+        if run.is_none() && record.is_none() && local.is_none() {
+            return Ok(None);
+        }
+        let holder = run.and_then(|run| run.to.as_ref());
+        let host = record.as_ref().map(|r| r.host.clone()).or_else(|| holder.map(|to| to.host.clone()));
+        let runs_now = live.is_some_and(|(live, _)| live == epoch);
+        let path = self.keeping.zip(holder).map(|(keeping, to)| {
+            let file = RunFile { folder: folder_of(lease, None).0, stem: format!("{epoch}-{}", to.nonce) };
+            keeping.root.join(layout::home()).join(file.path())
+        });
+        Ok(Some(Chosen {
+            name: lease.to_string(),
+            item: None,
+            epoch,
+            held: Some(HeldBy::Lease(lease.clone())),
+            slot: run.and_then(|run| run.slot).or_else(|| record.as_ref().and_then(|record| record.slot)),
+            runs: runs_now,
+            runs_here: runs_now && host.as_deref() == Some(&here),
+            host,
+            content: self.content(local.as_ref(), record.as_ref()).await,
+            record,
+            path: local.map(|local| local.path).or(path),
+        }))
+    }
+
+    pub async fn of_queue(&self, queue: &QueueName, item: Option<&ItemId>) -> Result<Chosen> {
+        let (mut records, mut live) = (Vec::new(), None);
+        if let Some(coordinator) = self.context.existing().await? {
+            records = self.records(coordinator, &Ring::of_queue(queue, 1)).await;
+            if let Some(item) = item {
+                live = claim(coordinator, queue, item).await?;
+            }
+        }
+        let folder = format!("{}+{queue}", LeaseName::ITEMS);
+        let mut chosen = self.of_items(queue.to_string(), &folder, records, item).await;
+        chosen.held = item.map(|item| HeldBy::Item(queue.clone(), item.clone()));
+        let (Some(item), Some(live)) = (item, live.filter(|live| live.epoch >= chosen.epoch)) else {
+            return Ok(chosen);
+        };
+        let is_here = live.host == leasehold_system::host::name();
+        if live.epoch > chosen.epoch && !is_here && !matches!(chosen.content, Content::None) {
+            let (epoch, host) = (live.epoch, live.host);
+            output::say(&format!("`{item}`, epoch {epoch}, is running on {host}; this is the attempt before it"));
+            return Ok(chosen);
+        }
+        if live.epoch > chosen.epoch {
+            let file = RunFile { folder, stem: format!("{item}.{}-{}", live.epoch, live.nonce) };
+            chosen.path = self.keeping.map(|keeping| keeping.root.join(layout::home()).join(file.path()));
+            (chosen.epoch, chosen.record, chosen.content) = (live.epoch, None, Content::None);
+        }
+        (chosen.runs, chosen.runs_here, chosen.host) = (true, is_here, Some(live.host));
+        Ok(chosen)
+    }
+
+    /// A spool has no store: what is kept of it is on the machine that ran it, or in the bucket.
+    pub async fn of_spool(&self, path: &Path, item: Option<&ItemId>) -> Result<Chosen> {
+        let path = path.display().to_string();
+        Ok(self.of_items(format!("spool:{path}"), &spool_folder(&path), Vec::new(), item).await)
+    }
+
+    async fn of_items(&self, name: String, folder: &str, mut records: Vec<RunOutput>, item: Option<&ItemId>) -> Chosen {
+        let id_of = |record: &RunOutput| record.lease.as_str().rsplit('/').next().map(String::from);
+        records.retain(|record| item.is_none_or(|item| id_of(record).as_deref() == Some(item.as_str())));
+        let mut locals = self.locals(folder);
+        locals.retain(|local| item.is_none_or(|item| local.item.as_deref() == Some(item.as_str())));
+        // Of one item the newest attempt; of all, what this machine wrote last, or else what the store heard of last.
+        let local = match item {
+            Some(_) => locals.into_iter().max_by_key(|local| local.epoch),
+            None => locals.into_iter().next(),
+        };
+        let mut record = match item {
+            Some(_) => records.into_iter().max_by_key(|record| record.epoch),
+            None => records.into_iter().next_back(),
+        };
+        let is_same =
+            |local: &Local, record: &RunOutput| local.item == id_of(record) && local.epoch == record.epoch.get();
+        let mut local = local;
+        match (&local, &record) {
+            (Some(here), Some(there)) if is_same(here, there) => {}
+            // Still running here, or newer.
+            (Some(here), Some(there)) if is_being_written(&here.path) || here.epoch > there.epoch.get() => {
+                record = None
+            }
+            (Some(_), Some(_)) => local = None,
+            _ => {}
+        }
+        let runs_here = local.as_ref().is_some_and(|local| is_being_written(&local.path));
+        let id = record.as_ref().and_then(id_of).or_else(|| local.as_ref().and_then(|local| local.item.clone()));
+        Chosen {
+            name,
+            item: id.or_else(|| item.map(ToString::to_string)),
+            epoch: record.as_ref().map(|r| r.epoch.get()).or(local.as_ref().map(|local| local.epoch)).unwrap_or(0),
+            held: None,
+            slot: None,
+            host: record
+                .as_ref()
+                .map(|record| record.host.clone())
+                .or_else(|| runs_here.then(leasehold_system::host::name)),
+            runs: runs_here,
+            runs_here,
+            content: self.content(local.as_ref(), record.as_ref()).await,
+            record,
+            path: local.map(|local| local.path),
+        }
+    }
+
+    /// The whole of it from here, from a folder that is shared, or from the bucket; else the last lines.
+    async fn content(&self, local: Option<&Local>, record: Option<&RunOutput>) -> Content {
+        let named = record.and_then(|record| record.file.as_deref());
+        if let Some(keeping) = self.keeping {
+            let shared = named.and_then(|file| file.split_once('/'));
+            let shared = shared.and_then(|(home, file)| layout::within(&keeping.root, home, file));
+            for path in local.map(|local| local.path.clone()).into_iter().chain(shared) {
+                if let Ok(stretches) = file::read(&path) {
+                    return Content::File(path, stretches);
+                }
+            }
+            if let (Some(bucket), Some((_, file))) = (&keeping.bucket, named.and_then(|file| file.split_once('/'))) {
+                match bucket.read(file).await {
+                    Ok(Some(stretches)) => return Content::Bucket(format!("{bucket}/{file}"), stretches),
+                    Ok(None) => {}
+                    Err(error) => output::say(&error.to_string()),
+                }
+            }
+        }
+        record.map_or(Content::None, |record| Content::Tail(record.tail.clone()))
+    }
+
+    /// What the store has; without it, there is still this machine.
+    async fn records(&self, coordinator: &Coordinator, ring: &Ring) -> Vec<RunOutput> {
+        list(coordinator, ring).await.unwrap_or_else(|error| {
+            output::say(&error.to_string());
+            Vec::new()
+        })
+    }
+
+    /// The files in a folder of this machine, the last written first.
+    fn locals(&self, folder: &str) -> Vec<Local> {
+        let Some(keeping) = self.keeping else { return Vec::new() };
+        let files = files_in(&keeping.root.join(layout::home()).join(folder)).into_iter();
+        let local = |path: PathBuf| {
+            let (item, epoch, nonce) = RunFile::parse(path.file_name()?.to_str()?)?;
+            let (item, nonce) = (item.map(String::from), nonce.to_owned());
+            Some(Local { path, item, epoch, nonce })
+        };
+        files.filter_map(|(_, path)| local(path)).collect()
+    }
+
+    /// Whether it still goes on, as far as anybody knows.
+    pub async fn is_live(&self, chosen: &Chosen) -> Result<bool> {
+        let Some(coordinator) = self.context.existing().await? else { return Ok(false) };
+        Ok(match &chosen.held {
+            Some(HeldBy::Lease(lease)) => {
+                let seen = coordinator.inspect(lease).await?;
+                seen.record.epoch.get() == chosen.epoch && seen.record.live_tenure(seen.now).is_some()
+            }
+            Some(HeldBy::Item(queue, item)) => {
+                claim(coordinator, queue, item).await?.is_some_and(|live| live.epoch == chosen.epoch)
+            }
+            None => chosen.path.as_deref().is_some_and(is_being_written),
+        })
+    }
+}
+
+/// The attempt of an item that goes on.
+async fn claim(coordinator: &Coordinator, queue: &QueueName, item: &ItemId) -> Result<Option<Live>> {
+    let seen = match Queue::new(coordinator.store().clone(), queue.clone()).inspect(item).await {
+        // Purged, perhaps; what it printed may still be there.
+        Err(error) if error.kind() == Kind::Invalid => return Ok(None),
+        seen => seen?,
+    };
+    let State::Claimed(tenure) = &seen.item.state else { return Ok(None) };
+    let (epoch, holder) = (seen.item.epoch.get(), &tenure.holder);
+    let live = Live { epoch, host: holder.host.clone(), nonce: holder.nonce.to_string() };
+    Ok(Some(live).filter(|_| seen.now < tenure.deadline))
+}

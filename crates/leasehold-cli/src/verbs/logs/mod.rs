@@ -1,0 +1,95 @@
+//! `logs`: what a run printed.
+//!
+//! Promise: it shows what is kept in the folder of this machine, or in the bucket, and otherwise the last lines from the
+//! store, and says which of them it is. It changes nothing. Non-promise: a run on another machine cannot be followed here.
+
+mod find;
+mod show;
+
+use crate::args::Logs as Args;
+use crate::context::{Context, Target};
+use crate::exit::Exit;
+use crate::kept::Keeping;
+use find::{Chosen, Content, Finder};
+use leasehold_core::{Error, Kind, LeaseName, Result};
+use leasehold_work::queue::ItemId;
+use leasehold_work::schedule::parse_instant;
+
+/// Which run of a lease is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Newest,
+    Epoch(u64),
+    Slot(leasehold_core::Slot),
+}
+
+impl Wanted {
+    fn parse(text: Option<&str>) -> Result<Self> {
+        match text {
+            None => Ok(Wanted::Newest),
+            Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let refuse =
+                    || Error::invalid("run", text, "use an epoch, a slot such as 2026-11-15T03:00:00Z, or an item");
+                text.parse().map(Wanted::Epoch).map_err(|_| refuse())
+            }
+            Some(text) => parse_instant("run", text).map(Wanted::Slot),
+        }
+    }
+}
+
+pub async fn logs(context: &Context, args: &Args) -> Result<Exit> {
+    if args.follow && context.common.json {
+        return Err(Error::new(Kind::Invalid, "--follow and --json do not go together: JSON is of what is there"));
+    }
+    let keeping = context.settings()?.keeping()?;
+    let finder = Finder { context, keeping: keeping.as_ref() };
+    let item = args.run.as_deref().map(str::parse::<ItemId>).and_then(std::result::Result::ok);
+    let chosen = match (Target::parse(&args.name), item) {
+        (Ok(Target::Spool(path)), item) => finder.of_spool(&path, item.as_ref()).await?,
+        (Ok(Target::Queue(queue)), Some(item)) => finder.of_queue(&queue, Some(&item)).await?,
+        (queue, _) => {
+            let lease = LeaseName::new(&args.name)?;
+            let found = finder.of_lease(&lease, Wanted::parse(args.run.as_deref())?).await?;
+            match (found, queue) {
+                (Some(found), _) => found,
+                (None, Ok(Target::Queue(queue))) if args.run.is_none() => finder.of_queue(&queue, None).await?,
+                (None, _) => return Err(nothing(&args.name, args.run.as_deref(), keeping.as_ref())),
+            }
+        }
+    };
+    if let Content::None = chosen.content
+        && !(args.follow && chosen.runs_here)
+    {
+        return Err(nothing_yet(&chosen).unwrap_or_else(|| nothing(&args.name, args.run.as_deref(), keeping.as_ref())));
+    }
+    if context.common.json {
+        return show::json(&chosen);
+    }
+    if args.follow {
+        return show::follow(&finder, &chosen, args.tail).await;
+    }
+    show::text(&chosen, args.tail)
+}
+
+fn nothing(name: &str, run: Option<&str>, keeping: Option<&Keeping>) -> Error {
+    let of = run.map_or_else(|| format!("`{name}`"), |run| format!("`{name}`, run `{run}`,"));
+    let why = match keeping {
+        Some(_) => {
+            "`schedule`, `work` and `run --keep-output` keep it; `leasehold config` says where, and of how many runs"
+        }
+        None => "the setting `output` is off",
+    };
+    Error::new(Kind::Invalid, format!("no output of {of} is kept: {why}"))
+}
+
+/// For a run that goes on.
+fn nothing_yet(chosen: &Chosen) -> Option<Error> {
+    let host = chosen.host.as_deref().filter(|_| chosen.runs)?;
+    let (name, epoch) = (&chosen.name, chosen.epoch);
+    let message = if chosen.runs_here {
+        format!("`{name}`, epoch {epoch}, is running here; nothing that it printed is kept so far")
+    } else {
+        format!("`{name}`, epoch {epoch}, is running on {host}; until it ends, its output is there only")
+    };
+    Some(Error::new(Kind::Invalid, message))
+}

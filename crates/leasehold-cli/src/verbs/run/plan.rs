@@ -1,0 +1,150 @@
+//! What a run is to do: arguments and settings, validated before the store is touched.
+
+use super::after::Listeners;
+use super::slot::SlotPlan;
+use super::take::{Busy, Seats};
+use crate::args::Run as Args;
+use crate::config::{Settings, duration_of};
+use crate::context::{Context, token};
+use crate::guards;
+use crate::kept::{self, Keeping};
+use crate::supervise::settlement::{Noted, Verdict};
+use crate::supervise::{Capture, Evidence, Feed, Gathered, Output, Piping, Standby};
+use leasehold_core::guard::Guard;
+use leasehold_core::{Ask, Coordinator, Distribution, Error, Kind, LeaseName, Result, Slot, Token};
+use leasehold_guards::git::FenceNamespace;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The validated arguments.
+pub struct Plan<'a> {
+    pub leases: Vec<LeaseName>,
+    pub seats: Seats,
+    pub busy: Busy,
+    pub progress: Option<(Duration, Evidence)>,
+    pub keeping: Option<Keeping>,
+    pub prefixes: bool,
+    pub max_runtime: Option<Duration>,
+    pub spacing: Option<Duration>,
+    pub guards: Vec<Arc<dyn Guard>>,
+    pub fences: Option<FenceNamespace>,
+    pub flock: Option<PathBuf>,
+    pub adopt: Option<Token>,
+    pub slot: SlotPlan,
+    pub retries: u32,
+    pub backoff: Duration,
+    pub settings: &'a Settings,
+    pub listeners: Listeners,
+    /// Whether they want the last lines of the output.
+    pub tells_output: bool,
+    pub quiet: bool,
+    pub command: Vec<OsString>,
+}
+
+impl<'a> Plan<'a> {
+    pub fn new(context: &'a Context, args: Args) -> Result<Self> {
+        let settings = context.settings()?;
+        let name = LeaseName::to_hold(&args.name)?;
+        let mut leases = vec![name.clone()];
+        for other in &args.or {
+            leases.push(LeaseName::to_hold(other)?);
+        }
+        for seat in 2..=args.limit.unwrap_or(1) {
+            leases.push(name.seat(seat)?);
+        }
+        let wait = duration_of("--wait", args.wait.as_deref())?;
+        let retry_after = duration_of("--retry-after", args.retry_after.as_deref())?;
+        let progress_timeout = duration_of("--progress-timeout", args.progress_timeout.as_deref())?;
+        let busy = match (wait, retry_after) {
+            (Some(limit), _) => Busy::Wait(limit),
+            (None, Some(pause)) => Busy::RetryAfter(pause),
+            (None, None) => Busy::Skip,
+        };
+        let output = if args.progress_output { Output::Counts } else { Output::Ignored };
+        let evidence = Evidence::new(output, args.progress_file);
+        let adopt = if args.slot.adopt {
+            Some(token(None)?)
+        } else {
+            args.token.as_deref().map(str::parse::<Token>).transpose()?
+        };
+        if let Some(token) = adopt.as_ref().filter(|token| token.lease != name) {
+            return Err(Error::invalid("token", token, format!("it belongs to another lease than `{name}`")));
+        }
+        if !args.guard.is_empty() && leases.len() > 1 {
+            let message = "--guard and --or do not go together: a guarded resource admits one lease only";
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
+        let namespace = fences.clone().unwrap_or_default();
+        if adopt.is_none() {
+            settings.windows(settings.ttl.value)?;
+        }
+        let listeners = Listeners::new(args.ping.as_deref(), settings)?;
+        Ok(Plan {
+            tells_output: listeners.want_output(&leases, settings),
+            leases,
+            seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
+            busy,
+            progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            keeping: if args.keep_output { settings.keeping_or_say() } else { None },
+            prefixes: args.prefix_output,
+            max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
+            spacing: duration_of("--min-interval", args.min_interval.as_deref())?,
+            guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
+            fences,
+            flock: args.also_flock,
+            adopt,
+            slot: SlotPlan::new(&args.slot)?,
+            retries: args.slot.retries,
+            backoff: duration_of("--backoff", args.slot.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
+            settings,
+            listeners,
+            quiet: args.quiet,
+            command: args.command,
+        })
+    }
+
+    /// Whether the dead-man may be started before the lease is acquired. Not if it may be a long wait, and not if the command
+    /// is to inherit a flock that is taken after the lease.
+    pub fn stands_by_early(&self) -> bool {
+        self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))
+    }
+
+    pub async fn open<'c>(&self, context: &'c Context) -> Result<&'c Coordinator> {
+        match &self.adopt {
+            Some(_) => context.granting().await,
+            None => context.coordinator().await,
+        }
+    }
+
+    /// Gives back what a request may have been granted that was on its way, or the lease that was to be taken up: nothing was
+    /// run under it, and its slot stays open.
+    pub async fn give_back(&self, coordinator: &Coordinator, ask: &Ask, slot: Option<Slot>) {
+        let Some(token) = &self.adopt else {
+            let _ = coordinator.withdraw(&self.leases, ask).await;
+            return;
+        };
+        let verdict = Verdict::NotStarted;
+        if coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
+            let (epoch, renewals) = (token.epoch, Distribution::default());
+            let noted = Noted { slot, epoch, exit: None, ran_for_ms: 0, tries: 0, renewals, usage: None, output: None };
+            verdict.note(coordinator, &token.lease, noted).await;
+        }
+    }
+
+    /// What becomes of the output of a run under this lease.
+    pub fn capture(&self, lease: &LeaseName, gathered: Option<&Gathered>) -> Capture {
+        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
+        let prefix = self.prefixes.then(|| kept::prefix(lease));
+        Capture { evidence, prefix, gathered: gathered.cloned() }
+    }
+
+    pub fn stand_by(&self) -> Result<Standby> {
+        let is_gathered = self.keeping.is_some() || self.tells_output;
+        let is_piped = is_gathered || self.capture(&self.leases[0], None).wants_output();
+        let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+        Standby::start(self.command.clone(), &self.settings.store.value.portable(), Feed { output, ..Feed::default() })
+    }
+}
