@@ -3,7 +3,8 @@
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
-    HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer, format_duration,
+    Drain, HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer,
+    format_duration,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -55,11 +56,7 @@ pub fn lease_json(lease: &Inspection) -> Value {
         "ttl_ms": record.tenure.as_ref().map(|t| t.ttl.get().as_millis() as u64),
         "paused": record.paused.as_ref().map(mark_json),
         "resumed": record.resumed.as_ref().map(mark_json),
-        "drain": record.live_drain(lease.now).map(|drain| {
-            let mut value = mark_json(&drain.asked);
-            value["until"] = json!(rfc3339(drain.until));
-            value
-        }),
+        "drain": record.live_drain(lease.now).map(drain_json),
         "forgotten": record.forgotten.as_ref().map(mark_json),
         "progress": record.progress.as_ref().map(|p| json!({
             "at": rfc3339(p.at),
@@ -92,6 +89,13 @@ pub fn holder_json(holder: &HolderId) -> Value {
 
 fn mark_json(mark: &OperatorMark) -> Value {
     json!({ "by": mark.by.as_str(), "why": mark.why.as_str(), "at": rfc3339(mark.at) })
+}
+
+/// A request to finish as JSON.
+pub fn drain_json(drain: &Drain) -> Value {
+    let mut value = mark_json(&drain.asked);
+    value["until"] = json!(rfc3339(drain.until));
+    value
 }
 
 /// A transfer as JSON.

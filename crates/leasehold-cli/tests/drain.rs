@@ -1,4 +1,5 @@
-//! `revoke --drain` and `hand-off --drain`: the holder is asked to finish, and has time for it. The real binary.
+//! `revoke --drain`, `hand-off --drain`, and the same for items of queues: the holder is asked to finish, and has time for it.
+//! The real binary.
 
 #![allow(clippy::unwrap_used)]
 
@@ -133,8 +134,6 @@ fn every_other_case_has_an_answer() {
     assert_eq!(codes, [0, 13]);
     assert_eq!(home.show("job")["state"], "paused");
     home.done(&["resume", "job", "--why", "done"]).expect(0);
-    // An item of a queue is its worker's: a worker is asked to finish by a signal.
-    home.done(&["queue", "revoke", "q", "id", "--drain"]).expect(64);
     for bad in ["0s", "25h", "soon"] {
         let refused = drain(&["--within", bad]).expect(64);
         assert!(refused.stderr.contains("--within"), "{refused:?}");
@@ -157,6 +156,130 @@ fn a_lease_that_is_moved_meanwhile_is_not_taken() {
     let shown = home.done(&["show", "job", "--json", "--store", &to]).expect(0).stdout;
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert!(shown["drain"].is_null() && shown["state"] == "free", "{shown}");
+}
+
+fn add(home: &Home) -> String {
+    home.done(&["queue", "add", "mail", "--text", "to: ada"]).expect(0).stdout.trim().to_owned()
+}
+
+fn item(home: &Home, id: &str) -> serde_json::Value {
+    serde_json::from_str(&home.done(&["queue", "show", "mail", id, "--json"]).expect(0).stdout).unwrap()
+}
+
+fn worker(home: &Home, command: &str) -> common::Running {
+    let worker = home.start(&["work", "mail", "--ttl", "30s", "--items", "1", "--", "sh", "-c", command]);
+    home.words("started");
+    worker
+}
+
+#[test]
+fn a_worker_that_is_asked_to_finish_completes_its_item_and_nothing_is_left_to_cancel() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let id = add(&home);
+        let worker = worker(&home, POLITE);
+        let operator =
+            home.start(&["queue", "cancel", "mail", &id, "--drain", "--by", "ann", "--why", "box 7 goes down"]);
+        home.words("asked");
+        let shown = item(&home, &id);
+        assert_eq!((&shown["state"], &shown["epoch"]), (&"claimed".into(), &1.into()), "{shown}");
+        assert_eq!((&shown["drain"]["by"], &shown["drain"]["why"]), (&"ann".into(), &"box 7 goes down".into()));
+        let page = home.done(&["queue", "show", "mail", &id]).expect(0).stdout;
+        assert!(page.contains("asked to finish by ann: box 7 goes down, until 2"), "{page}");
+        home.touch("go");
+        let ended = worker.end().expect(0);
+        assert!(ended.stderr.contains("asked to finish by ann: box 7 goes down"), "{ended:?}");
+        assert_eq!(home.read("end"), "whole\n");
+        let told = operator.end().expect(0);
+        assert!(told.stderr.contains("works on") && told.stderr.contains("no longer: it is done"), "{told:?}");
+        assert_eq!((item(&home, &id)["state"].as_str(), item(&home, &id)["epoch"].as_u64()), (Some("done"), Some(1)));
+    }
+}
+
+#[test]
+fn an_item_that_is_asked_for_is_claimed_by_nobody_new_and_goes_to_whom_it_is_handed() {
+    let home = Home::new(On::Sqlite);
+    let id = add(&home);
+    let worker =
+        worker(&home, "trap 'echo asked > asked; exit 9' TERM; echo $$ > started; while :; do sleep 0.02; done");
+    let operator = home.start(&["queue", "hand-off", "mail", &id, "--to", "ann", "--drain", "--why", "by hand"]);
+    // It was not its fault: the attempt does not count.
+    let ended = worker.end().expect(0);
+    assert!(ended.stderr.contains("was given back untried: asked to finish by"), "{ended:?}");
+    let handed = operator.end().expect(0);
+    assert!(handed.stderr.contains("no longer: it is ready"), "{handed:?}");
+    let shown = item(&home, &id);
+    assert_eq!(
+        (&shown["state"], &shown["epoch"], &shown["tried"]),
+        (&"claimed".into(), &2.into(), &1.into()),
+        "{shown}"
+    );
+    assert!(shown["drain"].is_null(), "{shown}");
+    home.done(&["queue", "complete", "mail", "--token", handed.stdout.trim()]).expect(0);
+}
+
+#[test]
+fn a_script_is_told_and_nobody_claims_its_item_until_the_operator_has_it() {
+    let home = Home::new(On::Dir);
+    let id = add(&home);
+    let token = home.done(&["queue", "claim", "mail", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    let operator =
+        home.start(&["queue", "retry", "mail", &id, "--drain", "--within", "1h", "--why", "the site is back"]);
+    eventually("it is asked for", || !item(&home, &id)["drain"].is_null());
+    for words in [&["queue", "progress", "mail"][..], &["renew"]] {
+        let renewed = home.done(&[words, &["--token", &token]].concat()).expect(0);
+        assert!(
+            renewed.stderr.contains("asked to finish by") && renewed.stderr.contains("release it by"),
+            "{renewed:?}"
+        );
+    }
+    // Whoever is killed while waiting has asked all the same.
+    drop(operator);
+    home.done(&["queue", "fail", "mail", "--token", &token, "--why", "asked to", "--retry-in", "0s"]).expect(0);
+    home.done(&["queue", "claim", "mail"]).expect(11);
+    home.done(&["queue", "retry", "mail", &id, "--why", "the site is back"]).expect(0);
+    home.done(&["queue", "claim", "mail"]).expect(0);
+}
+
+#[test]
+fn a_worker_that_does_not_finish_in_time_loses_its_item_as_without_a_drain() {
+    let home = Home::new(On::Sqlite);
+    let id = add(&home);
+    let worker = worker(&home, DEAF);
+    let told = home.done(&["queue", "cancel", "mail", &id, "--drain", "--within", "2s", "--why", "enough"]).expect(0);
+    assert!(told.stderr.contains(&format!("has not finished `{id}` within 2s")), "{told:?}");
+    assert_eq!(home.read("asked"), "asked\n");
+    worker.end().expect(75);
+    assert_eq!(item(&home, &id)["state"], "cancelled");
+}
+
+#[test]
+fn every_other_case_of_an_item_has_an_answer() {
+    let home = Home::new(On::Sqlite);
+    let id = add(&home);
+    let order = |more: &[&str]| home.done(&[&["queue", "cancel", "mail", &id, "--why", "x"][..], more].concat());
+    order(&["--within", "1m"]).expect(64);
+    assert!(order(&["--drain", "--within", "0s"]).expect(64).stderr.contains("--within"));
+    home.done(&["queue", "retry", "mail", "--all", "--drain", "--why", "x"]).expect(64);
+    // On another epoch than was seen.
+    home.done(&["queue", "claim", "mail", "--ttl", "5m"]).expect(0);
+    order(&["--drain", "--if-epoch", "7"]).expect(13);
+    assert!(item(&home, &id)["drain"].is_null());
+    // Nobody works on it: there is nobody to wait for.
+    home.done(&["queue", "retry", "mail", &id, "--why", "x"]).expect(0);
+    assert!(order(&["--drain"]).expect(0).stderr.contains("cancelled"));
+    assert_eq!(item(&home, &id)["state"], "cancelled");
+    assert!(
+        home.done(&["queue", "hand-off", "mail", &id, "--to", "ann", "--drain", "--why", "x"])
+            .expect(64)
+            .stdout
+            .is_empty()
+    );
+    // A spool has no record in which one could be asked.
+    let spool = format!("spool:{}", home.path("letters").display());
+    let id = home.done(&["queue", "add", &spool, "--text", "x"]).expect(0).stdout.trim().to_owned();
+    let refused = home.done(&["queue", "cancel", &spool, &id, "--drain", "--why", "x"]);
+    assert!(refused.code != 0 && refused.stderr.contains("a spool cannot ask its workers to finish"), "{refused:?}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ mod coordinator;
 mod counters;
 pub mod distribution;
 pub mod document;
-mod drain;
+pub mod drain;
 mod epoch;
 mod error;
 mod grant;

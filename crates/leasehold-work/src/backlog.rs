@@ -96,6 +96,19 @@ pub struct Ordered {
     pub order: Order,
 }
 
+/// An operator's request to whoever has claimed an item to finish.
+#[derive(Debug)]
+pub struct Asking {
+    /// Who asks.
+    pub by: Who,
+    /// Why.
+    pub why: Why,
+    /// The epoch of the item that it was decided on, if it holds for no other.
+    pub if_epoch: Option<Epoch>,
+    /// How long there is to finish.
+    pub within: Ttl,
+}
+
 /// The refusal of an order that was decided on another epoch.
 pub(crate) fn changed_since(what: &str, expected: Epoch, seen: Epoch) -> Error {
     let message = format!(
@@ -166,8 +179,13 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// Hints that a claimed item may have changed; none where nobody can push them.
     fn watch(&self, grant: &Self::Grant) -> Opening;
 
-    /// Whether the item shows that it is no longer claimed by this worker.
-    async fn has_moved(&self, grant: &Self::Grant) -> Result<bool>;
+    /// Whether the item shows what its worker has not heard: that it is no longer claimed by it, or that it is to finish.
+    async fn has_news(&self, grant: &Self::Grant) -> Result<bool>;
+
+    /// Who asks the worker to finish, as the last renewal found it. A spool's worker is asked by a signal only.
+    fn asked_to_finish(_: &Self::Grant) -> Option<&Drain> {
+        None
+    }
 
     /// How long ago progress was last reported under this claim, if it ever was.
     async fn progress_age(&self, grant: &Self::Grant) -> Result<Option<Duration>>;
@@ -181,8 +199,9 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// Renews each of these claims, and gives an answer for each, in the same order: one that fails leaves the others renewed.
     async fn renew(&self, grants: &mut [&mut Self::Grant]) -> Vec<Result<()>>;
 
-    /// Renews the claim of a token, and notes how far the work has come. A spool keeps checkpoints only.
-    async fn report(&self, token: &Token, report: Report) -> Result<()>;
+    /// Renews the claim of a token, and notes how far the work has come; gives who asks to finish, if anybody does. A spool
+    /// keeps checkpoints only.
+    async fn report(&self, token: &Token, report: Report) -> Result<Option<Drain>>;
 
     /// Completes an item. Its result and what it adds count if and only if this succeeds.
     async fn complete(&self, grant: &Self::Grant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView>;
@@ -207,6 +226,18 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
 
     /// Carries out an operator's order; gives the item, and the token for a hand-off.
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)>;
+
+    /// Asks whoever has claimed the item to finish within this time, and nobody new claims it meanwhile. Gives the item; none if
+    /// nobody has claimed it.
+    async fn ask_to_finish(&self, _: &ItemId, _: Asking) -> Result<Option<Item>> {
+        let message = "a spool cannot ask its workers to finish; nothing was changed. Send the worker SIGTERM, or leave --drain out";
+        Err(Error::new(Kind::Unsupported, message))
+    }
+
+    /// Waits until whoever was asked at this epoch works on the item no more, and at most this long; gives what was seen last.
+    async fn drained(&self, id: &ItemId, _: Epoch, _: Duration) -> Result<ItemView> {
+        self.show(id).await
+    }
 
     /// Counts the items of each state.
     async fn tally(&self) -> Result<Tally>;
@@ -257,12 +288,11 @@ impl<B: Backlog> Tenancy for Kept<B> {
     }
 
     async fn has_news(&self) -> Result<bool> {
-        self.backlog.has_moved(&self.grant).await
+        self.backlog.has_news(&self.grant).await
     }
 
-    // A worker is asked to finish by a signal, its item by nobody.
     fn asked_to_finish(&self) -> Option<&Drain> {
-        None
+        B::asked_to_finish(&self.grant)
     }
 
     async fn progress_age(&self) -> Result<Option<Duration>> {

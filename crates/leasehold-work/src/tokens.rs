@@ -3,6 +3,7 @@
 //! Promise: a token is looked up, renewed and reported on where its name says that its record is. Non-promise: ending an
 //! item takes more than its token, and is for [`crate::queue::Queue`] and [`crate::spool::Spool`].
 
+use crate::backlog::Backlog;
 use crate::queue::{ItemName, Queue, watch_item};
 use crate::spool::Spool;
 use async_trait::async_trait;
@@ -104,7 +105,8 @@ impl Tokens {
             Right::Item => {
                 let queue = self.queue(token)?;
                 let mut grant = queue.adopt(token).await?;
-                queue.renew(&mut grant).await.map(|()| Renewed { live: grant.live(), asked: None })
+                queue.renew(&mut grant).await?;
+                Ok(Renewed { live: grant.live(), asked: Queue::asked_to_finish(&grant).cloned() })
             }
             Right::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());

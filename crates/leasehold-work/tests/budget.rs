@@ -60,11 +60,12 @@ enum Op {
     Retry,
     Cancel,
     HandOff,
+    Drain,
     Leave,
     Stay,
 }
 
-const OPS: [Op; 15] = [
+const OPS: [Op; 16] = [
     Op::Claim,
     Op::Claim,
     Op::Renew,
@@ -79,6 +80,7 @@ const OPS: [Op; 15] = [
     Op::Retry,
     Op::Cancel,
     Op::HandOff,
+    Op::Drain,
     Op::Leave,
 ];
 
@@ -135,6 +137,7 @@ fn request(op: Op, item: &Item, fill: Fill, nonce: u128) -> Request {
         Op::Retry => operate(Order::Retry { past: None }),
         Op::Cancel => operate(Order::Cancel),
         Op::HandOff => operate(Order::HandOff { to: holder(fill, nonce), ttl }),
+        Op::Drain => operate(Order::Drain { within: Ttl::MAX }),
         Op::Leave => migrate(Step::Leave { to: fill.line() }),
         Op::Stay => migrate(Step::Stay),
     }
@@ -215,9 +218,18 @@ fn the_largest_parts_live_together_through_a_whole_life() {
             check(item, fill);
         };
         for _ in 0..30 {
-            for op in
-                [Op::Claim, Op::Progress, Op::Renew, Op::Fail, Op::Retry, Op::HandOff, Op::Return, Op::Leave, Op::Stay]
-            {
+            for op in [
+                Op::Claim,
+                Op::Progress,
+                Op::Renew,
+                Op::Fail,
+                Op::Retry,
+                Op::HandOff,
+                Op::Drain,
+                Op::Return,
+                Op::Leave,
+                Op::Stay,
+            ] {
                 step(&mut item, op);
             }
         }

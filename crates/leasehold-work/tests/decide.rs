@@ -51,6 +51,8 @@ struct Spec {
     /// How the last claim ended that its worker ended: epoch, nonce, how.
     ended: Option<(u64, u128, End)>,
     ordered: Option<u128>,
+    /// Who asked to finish, the epoch that was asked, and until when.
+    drain: Option<(u128, u64, u64)>,
     completions: u32,
     /// Whether what the completion adds is still to be added.
     is_owing: bool,
@@ -69,6 +71,7 @@ enum Op {
     Retry { nonce: u128 },
     Cancel { nonce: u128 },
     HandOff { nonce: u128, to: u128, ttl: u64 },
+    Drain { nonce: u128, within: u64 },
 }
 
 impl Spec {
@@ -96,6 +99,10 @@ impl Spec {
                     Life::Ready | Life::Claimed { .. } => {}
                     Life::Done | Life::Dead | Life::Cancelled => return No("finished"),
                 }
+                if self.drain.is_some_and(|(_, epoch, until)| epoch == self.epoch && now < until) {
+                    return No("draining");
+                }
+                self.drain = None;
                 self.epoch += 1;
                 self.tried += 1;
                 self.life = Life::Claimed { nonce, deadline: now + ttl };
@@ -114,7 +121,7 @@ impl Spec {
                 if let Some(answer) = self.ends(claim, End::Completed) {
                     return answer;
                 }
-                self.life = Life::Done;
+                (self.life, self.drain) = (Life::Done, None);
                 self.completions += 1;
                 self.is_owing = adds;
             }
@@ -157,6 +164,14 @@ impl Spec {
             },
             Op::Settle if self.is_owing => self.is_owing = false,
             Op::Settle => return Already,
+            Op::Drain { nonce, .. } if self.ordered == Some(nonce) => return Already,
+            Op::Drain { nonce, .. } if self.drain.is_some_and(|(asked, ..)| asked == nonce) => return Already,
+            Op::Drain { nonce, within } => match self.life {
+                Life::Claimed { deadline, .. } if now < deadline => {
+                    self.drain = Some((nonce, self.epoch, now + within));
+                }
+                _ => return No("not claimed"),
+            },
             Op::Retry { nonce } | Op::Cancel { nonce } | Op::HandOff { nonce, .. } => {
                 if self.ordered == Some(nonce) {
                     return Already;
@@ -170,7 +185,7 @@ impl Spec {
                     return No("finished");
                 }
                 self.epoch += 1;
-                self.ordered = Some(nonce);
+                (self.ordered, self.drain) = (Some(nonce), None);
                 match op {
                     Op::Retry { .. } => {
                         (self.life, self.tried) = (Life::Ready, 0);
@@ -242,6 +257,7 @@ fn request(op: Op) -> Request {
         Op::Settle => Request::Settle,
         Op::Retry { nonce } => operate(nonce, Order::Retry { past: None }),
         Op::Cancel { nonce } => operate(nonce, Order::Cancel),
+        Op::Drain { nonce, within } => operate(nonce, Order::Drain { within: ttl(within) }),
         Op::HandOff { nonce, to, ttl: ms } => operate(nonce, Order::HandOff { to: holder(to), ttl: ttl(ms) }),
     }
 }
@@ -260,6 +276,8 @@ fn answer(decision: &Decision) -> Answer {
             Refusal::Elsewhere(_) => "elsewhere",
             Refusal::NotMoving => "not moving",
             Refusal::NotExpired => "not expired",
+            Refusal::Draining(_) => "draining",
+            Refusal::NotClaimed => "not claimed",
             Refusal::OutOfEpochs => "out of epochs",
             Refusal::TooLarge { .. } => "too large",
         }),
@@ -292,6 +310,7 @@ fn an_op() -> impl Strategy<Value = (Op, i64)> {
         1 => Just(Op::Settle),
         2 => (50_u128..53).prop_map(|nonce| Op::Retry { nonce }),
         1 => (50_u128..53).prop_map(|nonce| Op::Cancel { nonce }),
+        2 => (50_u128..55, ttl()).prop_map(|(nonce, within)| Op::Drain { nonce, within }),
         1 => (50_u128..53, 1_u128..4, ttl()).prop_map(|(nonce, to, ttl)| Op::HandOff { nonce, to, ttl }),
     ];
     (
@@ -327,7 +346,7 @@ proptest! {
         let mut item =
             Item::new(leasehold_core::Lineage::from_u128(1), Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), (delay > 0).then_some(at(T0 + delay)));
         let mut spec = Spec {
-            epoch: 0, life: Life::Ready, due: (delay > 0).then_some(T0 + delay), began: T0, ttl: 0, tried: 0, most, ended: None, ordered: None,
+            epoch: 0, life: Life::Ready, due: (delay > 0).then_some(T0 + delay), began: T0, ttl: 0, tried: 0, most, ended: None, ordered: None, drain: None,
             completions: 0, is_owing: false,
         };
         let mut now = T0;
@@ -346,6 +365,9 @@ proptest! {
                     prop_assert_eq!(next.turn, next.epoch, "a place in line was had before");
                 }
                 prop_assert_eq!(&next.payload, &item.payload);
+                if let Op::Drain { .. } = op {
+                    prop_assert_eq!(&Item { drain: item.drain.clone(), ..(*next).clone() }, &item, "asking changes nothing else");
+                }
                 prop_assert!(next.history.len() <= EVENTS_KEPT);
                 let is_done = life(&next) == Life::Done;
                 prop_assert!(next.result.is_none() || is_done);
@@ -357,6 +379,8 @@ proptest! {
             }
             prop_assert_eq!((item.epoch.get(), life(&item), item.due.map(Timestamp::as_millis), item.tried),
                 (spec.epoch, spec.life, spec.due, spec.tried), "after {:?}", op);
+            let drain = item.drain.as_ref().map(|d| (d.asked.nonce.as_u128(), d.epoch.get(), d.until.as_millis()));
+            prop_assert_eq!(drain, spec.drain);
             prop_assert_eq!(!item.outbox.is_empty(), spec.is_owing);
             prop_assert!(spec.completions <= 1);
         }
@@ -376,6 +400,7 @@ fn a_zombies_completion_is_refused_by_both() {
         most: 5,
         ended: None,
         ordered: None,
+        drain: None,
         completions: 0,
         is_owing: false,
     };
@@ -390,13 +415,17 @@ fn a_zombies_completion_is_refused_by_both() {
     let steps = [
         (Op::Claim { nonce: 1, ttl: 1_000 }, 0, Answer::Write),
         (Op::Claim { nonce: 2, ttl: 1_000 }, 999, Answer::No("busy")),
-        (Op::Claim { nonce: 2, ttl: 1_000 }, 1_000, Answer::Write),
-        (Op::Complete { claim: (1, 1), adds: true }, 1_001, Answer::No("stale")),
-        (Op::Complete { claim: (2, 2), adds: true }, 1_002, Answer::Write),
-        (Op::Complete { claim: (2, 2), adds: true }, 1_003, Answer::Already),
-        (Op::Retry { nonce: 50 }, 1_004, Answer::No("finished")),
-        (Op::Settle, 1_005, Answer::Write),
-        (Op::Settle, 1_006, Answer::Already),
+        (Op::Drain { nonce: 60, within: 1_200 }, 999, Answer::Write),
+        (Op::Drain { nonce: 60, within: 1_200 }, 999, Answer::Already),
+        (Op::Claim { nonce: 2, ttl: 1_000 }, 1_000, Answer::No("draining")),
+        (Op::Drain { nonce: 61, within: 1_000 }, 1_000, Answer::No("not claimed")),
+        (Op::Claim { nonce: 2, ttl: 1_000 }, 2_199, Answer::Write),
+        (Op::Complete { claim: (1, 1), adds: true }, 2_200, Answer::No("stale")),
+        (Op::Complete { claim: (2, 2), adds: true }, 2_201, Answer::Write),
+        (Op::Complete { claim: (2, 2), adds: true }, 2_202, Answer::Already),
+        (Op::Retry { nonce: 50 }, 2_203, Answer::No("finished")),
+        (Op::Settle, 2_204, Answer::Write),
+        (Op::Settle, 2_205, Answer::Already),
     ];
     for (op, later, expected) in steps {
         let decision = decide(&item, &request(op), at(T0 + later));

@@ -184,6 +184,14 @@ fn a_claimed_item_is_pinned() {
 }
 
 #[test]
+fn an_item_whose_worker_is_asked_to_finish_is_pinned() {
+    let (by, why) = ("ada".parse().unwrap(), "node 7 goes down".parse().unwrap());
+    let order = Order::Drain { within: ttl() };
+    let asked = Request::Operate { nonce: Nonce::from_u128(9), by, why, expected: None, order };
+    pinned("item", include_str!("golden/v1-item-draining.record"), &next(&claimed(), asked, 20));
+}
+
+#[test]
 fn an_item_with_everything_is_pinned() {
     pinned("item", FULL, &full());
 }

@@ -21,7 +21,9 @@
 use crate::held::{Patience, lost};
 use crate::lease::{Run, TTL, duration, lifetime};
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Checkpoint, Coordinator, Error, Keeper, Kind, Label, Line, Loss, Result, Standing, Token, Ttl};
+use leasehold_core::{
+    Checkpoint, Coordinator, Drain, Error, Keeper, Kind, Label, Line, Loss, Result, Standing, Token, Ttl,
+};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Addition, Kept};
 use leasehold_work::queue::{self as work, Claimer, ItemGrant, Payload, Reason};
@@ -225,8 +227,8 @@ impl Worker {
     fn keep(&self, grant: ItemGrant) -> Claimed {
         let queue = self.claimer.queue().clone();
         let keeper = Keeper::keep(queue.tenancy(grant.clone()), None);
-        let standing = keeper.standing();
-        Claimed { attempt: Attempt { queue, grant, standing }, keeper }
+        let (standing, asked) = (keeper.standing(), keeper.asked());
+        Claimed { attempt: Attempt { queue, grant, standing, asked }, keeper }
     }
 }
 
@@ -250,6 +252,7 @@ pub struct Attempt {
     queue: work::Queue,
     grant: ItemGrant,
     standing: watch::Receiver<Standing>,
+    asked: watch::Receiver<Option<Drain>>,
 }
 
 impl Attempt {
@@ -299,6 +302,12 @@ impl Attempt {
     pub async fn checkpoint(&self, text: &str) -> Result<()> {
         let report = Report { marker: None, checkpoint: Some(Checkpoint::new(text)?) };
         self.queue.progress(self.token(), report).await
+    }
+
+    /// Resolves when an operator asks for the item (`leasehold queue cancel --drain`): finish the work, or give the item back, by
+    /// the time in the request, after which it is taken away. It is renewed meanwhile. Never resolves if nobody asks.
+    pub async fn asked_to_finish(&self) -> Drain {
+        leasehold_core::asked_to_finish(&self.asked).await
     }
 
     /// Resolves when the item is lost: stop the work then.

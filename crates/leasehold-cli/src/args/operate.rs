@@ -13,11 +13,11 @@ pub struct Operate {
 // Whether the holder is asked first.
 #[derive(Debug, Args)]
 pub struct Draining {
-    /// Ask the holder to finish first: its command gets SIGTERM, keeps the lease meanwhile, and is killed only when the time is
-    /// over. Nobody new gets the lease until then. A script that took it with `acquire` is told by `renew`
+    /// Ask the holder to finish first: its command gets SIGTERM, goes on meanwhile, and is killed only when the time is over.
+    /// Nobody new gets it until then. A script that took it with `acquire` or `queue claim` is told when it renews
     #[arg(long)]
     pub drain: bool,
-    /// How long the holder has to finish (1s to 24h); then the lease is taken as without --drain [default: 5m]
+    /// How long the holder has to finish (1s to 24h); then it is taken as without --drain [default: 5m]
     #[arg(long, value_name = "DURATION", requires = "drain", allow_hyphen_values = true)]
     pub within: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! The words of `queue` and `work`.
 
-use super::{Monitoring, NewHolder, Order, within};
+use super::{Draining, Monitoring, NewHolder, Order, within};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -50,13 +50,16 @@ pub enum QueueVerb {
     /// Give an attempt up: the item is tried again, or becomes a dead letter
     #[command(after_help = "Examples:\n  leasehold queue fail pages --token \"$token\" --why 'no such page'")]
     Fail(Fail),
-    /// Put an item back in line, or all dead letters, with all their attempts; whoever works on it is fenced
+    /// Put an item back in line, or all dead letters, with all their attempts; whoever works on it is fenced at once, or asked to
+    /// finish with --drain
     #[command(
         after_help = "Examples:\n  leasehold queue retry pages ID --why 'the site is back'\n  leasehold queue retry pages --all --reason 'exit code 7' --why 'the site is back'"
     )]
     Retry(RetryItem),
-    /// Take an item out of the line for good; whoever works on it is fenced
-    #[command(after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'")]
+    /// Take an item out of the line for good; whoever works on it is fenced at once, or asked to finish with --drain
+    #[command(
+        after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'\n  leasehold queue cancel pages ID --drain --within 10m --why 'box 7 goes down'"
+    )]
     Cancel(OperateItem),
     /// Put an item into somebody's hands; prints the new token
     #[command(after_help = "Examples:\n  token=$(leasehold queue hand-off pages ID --to ann --why 'by hand')")]
@@ -206,6 +209,8 @@ pub struct OperateItem {
     pub id: String,
     #[command(flatten)]
     pub order: Order,
+    #[command(flatten)]
+    pub draining: Draining,
 }
 
 #[derive(Debug, Args)]
@@ -218,7 +223,7 @@ pub struct RetryItem {
     #[command(flatten)]
     pub order: Order,
     /// Every dead letter: they are counted, you are asked, and those that were counted are put back
-    #[arg(long, conflicts_with_all = ["id", "past", "if_epoch"])]
+    #[arg(long, conflicts_with_all = ["id", "past", "if_epoch", "drain"])]
     pub all: bool,
     /// With --all: only those whose reason has this text in it
     #[arg(long, value_name = "TEXT", requires = "all")]
@@ -229,6 +234,8 @@ pub struct RetryItem {
     /// The highest epoch that a guard has seen of it, if the store was restored from an old copy
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub past: Option<String>,
+    #[command(flatten)]
+    pub draining: Draining,
 }
 
 #[derive(Debug, Args)]

@@ -11,8 +11,8 @@ use crate::output::{self, Reader};
 use crate::view;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
-    Acquired, Ask, Checkpoint, Error, Event, HolderId, Kind, LeaseName, Marker, Outcome, Released, Resolved, Result,
-    Right, Token, TokenState,
+    Acquired, Ask, Checkpoint, Drain, Error, Event, HolderId, Kind, LeaseName, Marker, Outcome, Released, Resolved,
+    Result, Right, Token, TokenState,
 };
 use leasehold_work::Renewed;
 use leasehold_work::queue::{ItemName, Queue};
@@ -59,13 +59,18 @@ pub async fn acquire(context: &Context, args: &Acquire) -> Result<Exit> {
     Err(Error::new(Kind::Unavailable, message))
 }
 
+/// Tells a script that an operator asks it to finish.
+pub fn tell_asked(token: &Token, drain: &Drain) {
+    let until = output::rfc3339(drain.until);
+    output::say(&format!("`{token}` is {drain}; release it by {until}, or it is taken away then"));
+}
+
 pub async fn renew(context: &Context, args: &Renew) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let opened = context.open_token(&token).await?;
     let Renewed { live, asked } = opened.tokens.renew(&token).await?;
     if let Some(drain) = asked {
-        let until = output::rfc3339(drain.until);
-        output::say(&format!("`{token}` is {drain}; release it by {until}, or it is taken away then"));
+        tell_asked(&token, &drain);
     }
     let shown = if context.common.json { record(&opened, &token).await? } else { None };
     context.print_json(|| {

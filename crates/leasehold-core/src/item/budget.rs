@@ -11,8 +11,9 @@
 //! | result | 16 KiB | 21,848 as base64 |
 //! | checkpoint | 4 KiB | 24,576: six for each control character |
 //! | marker, reason of a dead letter, holder, origin, numbers, names of fields | | 3,072 |
+//! | the request to finish | 700 | 2,048 |
 //! | the relocation, and its event, when the store is migrated | | 4,096, kept free ([`RELOCATION`]) |
-//! | sum | | 119,128 |
+//! | sum | | 121,176 |
 //! | a record of any store | | 131,072 |
 //!
 //! What is left, and what an item does not use, is for events (up to 24) and for follow-ups.

@@ -54,7 +54,9 @@ pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
     match request {
         // If repeated, they write the same or are refused because of what happened since.
         Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
-        Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. } => Fate::NotApplied,
+        Request::Operate { order: Order::Drain { .. } | Order::Relocate { .. } | Order::Arrive { .. }, .. } => {
+            Fate::NotApplied
+        }
         Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),
         Request::Claim { holder, .. } => {
             let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);

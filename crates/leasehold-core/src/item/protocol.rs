@@ -11,6 +11,7 @@ use super::payload::Payload;
 use super::record::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
 pub use super::refusal::Refusal;
 use crate::lease::protocol::{Holder, Report};
+use crate::lease::record::{Drain, OperatorMark};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
 use leasehold_system::undo::{Mend, undone};
@@ -102,6 +103,11 @@ pub enum Order {
     },
     /// Take it out of the line, for good.
     Cancel,
+    /// Ask whoever has claimed it to finish. Nothing is taken.
+    Drain {
+        /// How long it has for that. Nobody new claims the item meanwhile.
+        within: Ttl,
+    },
     /// Give it to this holder.
     HandOff {
         /// The new holder.
@@ -175,7 +181,7 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
             true
         }),
         Request::Complete { claim, result, follow_ups } => held(item, *claim, Some(How::Completed), |next| {
-            next.state = State::Done { at: now };
+            (next.state, next.drain) = (State::Done { at: now }, None);
             next.result.clone_from(result);
             next.follow_ups = follow_ups.iter().map(|f| f.name.clone()).collect();
             next.outbox.clone_from(follow_ups);
@@ -215,6 +221,7 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
                 return Decision::Refuse(Refusal::Changed { expected, seen: item.epoch });
             }
             match order {
+                Order::Drain { within } => drain(item, (by, why, *nonce), *within, now),
                 Order::Relocate { migration, step, holder } => moved(item, (by, why), *migration, step, *holder, now),
                 Order::Arrive { migration, from, item: other } => arrive(item, *migration, from, other),
                 _ => operate(item, *nonce, by, why, order, now),
@@ -236,8 +243,11 @@ fn claim(item: &Item, holder: &HolderId, ttl: Ttl, now: Timestamp) -> Decision {
         State::Ready | State::Claimed(_) => {}
         other => return Decision::Refuse(Refusal::Finished { state: other.as_str() }),
     }
+    if let Some(drain) = item.live_drain(now) {
+        return Decision::Refuse(Refusal::Draining(drain.clone()));
+    }
     let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
-    let mut next = item.clone();
+    let mut next = Item { drain: None, ..item.clone() };
     if item.tenure().is_some() {
         next.note(now, What::Expired, holder_of(item), None);
     }
@@ -304,7 +314,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
         (Order::Retry { .. }, state) => !matches!(state, State::Done { .. } | State::Purged { .. }),
         (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. } | State::Purged { .. }),
         (Order::HandOff { .. }, State::Ready | State::Claimed(_)) => true,
-        (Order::HandOff { .. } | Order::Relocate { .. } | Order::Arrive { .. }, _) => false,
+        (Order::HandOff { .. } | Order::Drain { .. } | Order::Relocate { .. } | Order::Arrive { .. }, _) => false,
     };
     if !allowed {
         return finished;
@@ -317,7 +327,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
         _ => item.epoch,
     };
     let Some(epoch) = last.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
-    let mut next = item.clone();
+    let mut next = Item { drain: None, ..item.clone() };
     next.epoch = epoch;
     next.ordered = Some(nonce);
     let what = match order {
@@ -340,10 +350,23 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
             });
             What::HandedOff
         }
-        Order::Relocate { .. } | Order::Arrive { .. } => return finished,
+        Order::Drain { .. } | Order::Relocate { .. } | Order::Arrive { .. } => return finished,
     };
     next.note(now, what, Some(by.clone()), Some(Reason::lossy(why.as_str(), "-")));
     Decision::Write(Box::new(next))
+}
+
+/// Asks whoever has claimed it to finish. What was asked before makes way.
+fn drain(item: &Item, (by, why, nonce): (&Who, &Why, Nonce), within: Ttl, now: Timestamp) -> Decision {
+    let asked = OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce };
+    if item.drain.as_ref().is_some_and(|old| old.asked.nonce == asked.nonce) {
+        return Decision::AlreadyApplied;
+    }
+    if item.tenure().is_none_or(|tenure| asked.at >= tenure.deadline) {
+        return Decision::Refuse(Refusal::NotClaimed);
+    }
+    let drain = Drain { epoch: item.epoch, until: asked.at.plus(within.get()), asked };
+    Decision::Write(Box::new(Item { drain: Some(drain), ..item.clone() }))
 }
 
 /// A step of a migration on an item that is there.
@@ -384,7 +407,7 @@ fn moved(
     if matches!(step, Step::Leave { .. } | Step::Settle) {
         next.note(now, What::Moved, Some(by.clone()), why);
     }
-    next.relocation = relocation;
+    (next.relocation, next.drain) = (relocation, None);
     Decision::Write(Box::new(next))
 }
 

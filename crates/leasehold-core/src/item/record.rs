@@ -5,6 +5,7 @@
 
 use super::name::{ItemName, LinePosition, Priority, Stand};
 use super::payload::Payload;
+use crate::lease::record::Drain;
 use crate::relocation::Relocation;
 use crate::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
 use leasehold_system::undo::{Mend, undone};
@@ -254,6 +255,9 @@ pub struct Item {
     /// The nonce of the last operator's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Nonce>,
+    /// An operator's request to whoever has claimed it to finish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
     /// The last events, oldest first, and no more than are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Event>,
@@ -289,6 +293,7 @@ impl Item {
             outbox: Vec::new(),
             ended: None,
             ordered: None,
+            drain: None,
             history: Vec::new(),
         }
     }
@@ -333,6 +338,11 @@ impl Item {
     /// The claim, expired or not.
     pub fn tenure(&self) -> Option<&Tenure> {
         if let State::Claimed(tenure) = &self.state { Some(tenure) } else { None }
+    }
+
+    /// The request to finish, while it is in force: until then nobody new claims the item.
+    pub fn live_drain(&self, now: Timestamp) -> Option<&Drain> {
+        self.drain.as_ref().filter(|drain| drain.is_live(self.epoch, now))
     }
 
     /// Whether this claim is the present one, expired or not.

@@ -2,6 +2,7 @@
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
+use crate::lease::record::Drain;
 use crate::relocation::Relocation;
 use crate::time::Timestamp;
 use std::fmt;
@@ -46,6 +47,10 @@ pub enum Refusal {
     Elsewhere(Relocation),
     /// No migration is moving it.
     NotMoving,
+    /// An operator has asked for it, and nobody new claims it meanwhile.
+    Draining(Drain),
+    /// Nobody has claimed it who could be asked to finish.
+    NotClaimed,
     /// Its claim has not run out.
     NotExpired,
     /// There are no more epochs.
@@ -73,6 +78,8 @@ impl fmt::Display for Refusal {
             }
             Refusal::Elsewhere(state) => write!(f, "{state}"),
             Refusal::NotMoving => f.write_str("no migration has it on its way"),
+            Refusal::Draining(drain) => write!(f, "{drain}, and nobody new claims it meanwhile"),
+            Refusal::NotClaimed => f.write_str("nobody has claimed it"),
             Refusal::NotExpired => f.write_str("its claim has not run out"),
             Refusal::OutOfEpochs => f.write_str("it has no epochs left"),
             Refusal::TooLarge { bytes, most } => write!(f, "its record would have {bytes} bytes, and {most} fit"),

@@ -142,7 +142,7 @@ impl Ownership {
 
     /// The request to finish that is in force at `now`.
     pub fn live_drain(&self, now: Timestamp) -> Option<&Drain> {
-        self.drain.as_ref().filter(|drain| drain.epoch == self.epoch && now < drain.until)
+        self.drain.as_ref().filter(|drain| drain.is_live(self.epoch, now))
     }
 
     /// Since when nobody has held it, as far as that is known: when the last tenure ended, or runs out.
@@ -267,8 +267,8 @@ pub struct OperatorMark {
     pub nonce: Nonce,
 }
 
-/// An operator asks the holder of one epoch to finish. The lease is kept for the operator meanwhile: nobody new gets it until
-/// the time is over, or the epoch has moved on.
+/// An operator asks the holder of one epoch to finish. The lease, or the item of a queue, is kept for the operator meanwhile:
+/// nobody new gets it until the time is over, or the epoch has moved on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
@@ -278,6 +278,13 @@ pub struct Drain {
     pub epoch: Epoch,
     /// Until when, in store time. After that the request counts for nothing.
     pub until: Timestamp,
+}
+
+impl Drain {
+    /// Whether it is in force for what is at this epoch.
+    pub fn is_live(&self, epoch: Epoch, now: Timestamp) -> bool {
+        self.epoch == epoch && now < self.until
+    }
 }
 
 impl fmt::Display for Drain {

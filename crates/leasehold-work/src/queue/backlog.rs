@@ -3,7 +3,9 @@
 use super::claimer::{Claimed, Claimer};
 use super::grant::{ItemGrant, watch_item};
 use super::queue::{Added, NewItem, Queue};
-use crate::backlog::{Addition, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded};
+use crate::backlog::{
+    Addition, Asking, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded,
+};
 use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -12,7 +14,9 @@ use leasehold_core::clock::Clock;
 use leasehold_core::hints::Opening;
 use leasehold_core::item::{FollowUp, Item, ItemId, ItemName, Payload, Reason, State};
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Error, Key, Label, LeaseName, Live, Result, Shelf, Timestamp, Token, Ttl, progress_age};
+use leasehold_core::{
+    Drain, Epoch, Error, Key, Label, LeaseName, Live, Result, Shelf, Timestamp, Token, Ttl, progress_age,
+};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,8 +75,16 @@ impl Backlog for Queue {
         watch_item(self.store(), &grant.name)
     }
 
-    async fn has_moved(&self, grant: &ItemGrant) -> Result<bool> {
-        Ok(!self.read(&grant.name).await?.record.is_held_by(grant.token().claim()))
+    async fn has_news(&self, grant: &ItemGrant) -> Result<bool> {
+        let seen = self.read(&grant.name).await?;
+        let asked = seen.record.live_drain(seen.anchor.now);
+        let is_news = asked.is_some_and(|drain| Self::asked_to_finish(grant) != Some(drain));
+        Ok(is_news || !seen.record.is_held_by(grant.token().claim()))
+    }
+
+    fn asked_to_finish(grant: &ItemGrant) -> Option<&Drain> {
+        let seen = grant.seen();
+        seen.record.live_drain(seen.anchor.now)
     }
 
     async fn progress_age(&self, grant: &ItemGrant) -> Result<Option<Duration>> {
@@ -100,10 +112,11 @@ impl Backlog for Queue {
         join_all(grants.iter_mut().map(|grant| Queue::renew(self, grant))).await
     }
 
-    async fn report(&self, token: &Token, report: Report) -> Result<()> {
+    async fn report(&self, token: &Token, report: Report) -> Result<Option<Drain>> {
         let mut grant = self.adopt(token).await?;
         Queue::renew(self, &mut grant).await?;
-        self.progress_from(token, report, Start::Remembered(grant.seen())).await
+        self.progress_from(token, report, Start::Remembered(grant.seen())).await?;
+        Ok(Self::asked_to_finish(&grant).cloned())
     }
 
     async fn complete(&self, grant: &ItemGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView> {
@@ -148,6 +161,15 @@ impl Backlog for Queue {
         let Ordered { by, why, if_epoch, order } = order;
         let (item, token) = self.operate_on(id, by, why, |seen| if_epoch.or(Some(seen)), order).await?;
         Ok((ItemView::Item(self.item(id.clone()), Box::new(item)), token))
+    }
+
+    async fn ask_to_finish(&self, id: &ItemId, asking: Asking) -> Result<Option<Item>> {
+        self.ask_to_finish(id, asking).await
+    }
+
+    async fn drained(&self, id: &ItemId, epoch: Epoch, limit: Duration) -> Result<ItemView> {
+        let item = self.drained(id, epoch, limit).await?;
+        Ok(ItemView::Item(self.item(id.clone()), Box::new(item)))
     }
 
     async fn tally(&self) -> Result<Tally> {

@@ -315,6 +315,12 @@ impl Claimer {
                 self.view.busy.insert(listed.place, anchor.asked + due.saturating_since(anchor.now).min(POLL));
                 Ok(None)
             }
+            Applied::No { refusal: Refusal::Draining(drain), seen } => {
+                // It is kept for an operator, who takes it or lets the time pass.
+                let anchor = seen.anchor;
+                self.view.busy.insert(listed.place, anchor.asked + drain.until.saturating_since(anchor.now).min(POLL));
+                Ok(None)
+            }
             Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&name, bytes, most)),
             Applied::No { refusal: Refusal::OutOfEpochs, .. } => {
                 Err(Error::new(Kind::Invalid, format!("item `{name}` has had its last epoch; add it again")))

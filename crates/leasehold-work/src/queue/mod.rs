@@ -28,6 +28,7 @@ mod apply;
 mod backlog;
 mod claimer;
 mod counting;
+mod draining;
 mod grant;
 mod janitor;
 mod line;

@@ -310,27 +310,7 @@ impl Queue {
                 let (lineage, epoch) = (written.record.lineage, written.record.epoch);
                 Ok((written.record, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
             }
-            Applied::No { refusal: Refusal::Finished { state }, .. } => {
-                let message = format!("item `{name}` is {state}; nothing was changed");
-                Err(Error::new(Kind::Invalid, message))
-            }
-            Applied::No { refusal: Refusal::Changed { expected, seen }, .. } => {
-                Err(changed_since(&format!("item `{name}`"), expected, seen))
-            }
-            Applied::No { refusal: Refusal::Busy { holder, .. }, .. } => {
-                let message = format!("item `{name}` is claimed by {holder}; nothing was changed");
-                Err(Error::new(Kind::Contended, message))
-            }
-            Applied::No { refusal: Refusal::NotMoving, seen } => {
-                let message = format!(
-                    "item `{name}` is here, with lineage {} and epoch {}, and no migration has it on its way; nothing was changed",
-                    seen.record.lineage, seen.record.epoch
-                );
-                Err(Error::new(Kind::Invalid, message))
-            }
-            Applied::No { refusal, .. } => {
-                Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal}")))
-            }
+            Applied::No { refusal, seen } => Err(refused(&name, &refusal, &seen.record)),
             Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
     }
@@ -404,6 +384,22 @@ impl Queue {
 pub(super) fn missing(name: &ItemName) -> Error {
     let remedy = Remedy::ListItems { queue: Some(name.queue.to_string()) };
     Error::new(Kind::Invalid, format!("there is no item `{name}`")).with_remedy(remedy)
+}
+
+/// An operator's order that was refused.
+pub(super) fn refused(name: &ItemName, refusal: &Refusal, item: &Item) -> Error {
+    let (kind, why) = match refusal {
+        Refusal::Changed { expected, seen } => return changed_since(&format!("item `{name}`"), *expected, *seen),
+        Refusal::Finished { state } => (Kind::Invalid, format!("is {state}; nothing was changed")),
+        Refusal::Busy { holder, .. } => (Kind::Contended, format!("is claimed by {holder}; nothing was changed")),
+        Refusal::NotMoving => {
+            let Item { lineage, epoch, .. } = item;
+            let here = format!("is here, with lineage {lineage} and epoch {epoch}");
+            (Kind::Invalid, format!("{here}, and no migration has it on its way; nothing was changed"))
+        }
+        other => (Kind::Invalid, format!("was not changed: {other}")),
+    };
+    Error::new(kind, format!("item `{name}` {why}"))
 }
 
 fn lost(name: &ItemName, token: &Token, item: &Item) -> Error {

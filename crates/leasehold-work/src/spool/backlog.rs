@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Error, HolderId, Kind, Label, Live, Result, Token, Ttl};
+use leasehold_core::{Drain, Error, HolderId, Kind, Label, Live, Result, Token, Ttl};
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Backlog for Spool {
         Box::pin(std::future::ready(None))
     }
 
-    async fn has_moved(&self, grant: &SpoolGrant) -> Result<bool> {
+    async fn has_news(&self, grant: &SpoolGrant) -> Result<bool> {
         Ok(fs::symlink_metadata(grant.path()).is_err_and(|e| e.kind() == ErrorKind::NotFound))
     }
 
@@ -99,10 +99,11 @@ impl Backlog for Spool {
         .await
     }
 
-    async fn report(&self, token: &Token, report: Report) -> Result<()> {
+    async fn report(&self, token: &Token, report: Report) -> Result<Option<Drain>> {
         let mut grant = self.adopt(token).map_err(as_lost)?;
         self.renew(&mut grant)?;
-        report.checkpoint.map_or(Ok(()), |checkpoint| self.checkpoint(&grant, &checkpoint))
+        report.checkpoint.map_or(Ok(()), |checkpoint| self.checkpoint(&grant, &checkpoint))?;
+        Ok(None)
     }
 
     async fn complete(&self, grant: &SpoolGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView> {

@@ -100,6 +100,9 @@ impl Spool {
                 let (lease, epoch) = (lease_of(id)?, item.name.epoch);
                 Ok((item, Some(Token { lease, lineage: self.lineage(), epoch, nonce, seq: 0 })))
             }
+            Order::Drain { .. } => {
+                Err(Error::new(Kind::Unsupported, "a spool cannot ask its workers to finish; nothing was changed"))
+            }
             Order::Relocate { .. } | Order::Arrive { .. } => {
                 Err(Error::new(Kind::Unsupported, "a spool is moved as a folder; nothing was changed"))
             }

@@ -6,7 +6,7 @@ use crate::config::duration_of;
 use crate::context::{Context, Open, Target, token_or, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
-use crate::verbs::hold::report;
+use crate::verbs::hold::{report, tell_asked};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Kind, Result, Right, Token};
 use leasehold_work::Backlog;
@@ -127,7 +127,10 @@ fn check_target(token: &Token, target: &Target) -> Result<()> {
 pub async fn progress(context: &Context, args: &ItemProgress) -> Result<Exit> {
     let report = report(args.marker.as_deref(), args.checkpoint.as_deref())?;
     let (open, token) = held(context, &args.queue, args.token.as_deref()).await?;
-    with_backlog!(open, backlog => backlog.report(&token, report).await?);
+    let asked = with_backlog!(open, backlog => backlog.report(&token, report).await?);
+    if let Some(drain) = asked {
+        tell_asked(&token, &drain);
+    }
     Ok(Exit::Done)
 }
 

@@ -1,6 +1,7 @@
 //! Items as JSON and as text.
 
 use crate::output::{self, rfc3339};
+use crate::view;
 use leasehold_core::{Error, printable};
 use leasehold_work::backlog::ItemView;
 use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
@@ -37,6 +38,8 @@ pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
         State::Claimed(tenure) => {
             value["holder"] = json!(tenure.holder.to_string());
             value["until"] = json!(rfc3339(tenure.deadline));
+            let drain = item.drain.as_ref().filter(|drain| drain.epoch == item.epoch);
+            value["drain"] = drain.map_or(Value::Null, view::drain_json);
         }
         State::Done { at } | State::Cancelled { at } | State::Purged { at } => value["at"] = json!(rfc3339(*at)),
         State::Dead { at, why } => {
@@ -146,7 +149,7 @@ fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
 }
 
 /// The fields of a page, in the order in which they are told: what it is, what it came through, what it carries.
-const FIELDS: [&str; 23] = [
+const FIELDS: [&str; 24] = [
     "id",
     "queue",
     "state",
@@ -162,6 +165,7 @@ const FIELDS: [&str; 23] = [
     "attempts",
     "holder",
     "until",
+    "drain",
     "at",
     "file",
     "origin",
@@ -177,6 +181,13 @@ pub fn page(value: &Value) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), |text| text.trim_end().to_owned());
     let is_told = |value: &&Value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty);
     let fields = FIELDS.iter().filter_map(|field| Some((field, value.get(field).filter(is_told)?)));
+    // Whoever it is asked by is told in words.
+    let plain = |value: &Value| match value.get("by") {
+        Some(by) => {
+            format!("asked to finish by {}: {}, until {}", plain(by), plain(&value["why"]), plain(&value["until"]))
+        }
+        None => plain(value),
+    };
     let rows = fields.map(|(field, value)| vec![(*field).to_owned(), printable(&plain(value))]);
     let mut page = output::table(&[], rows);
     let cell = |event: &Value, field: &str| match &event[field] {

@@ -60,11 +60,12 @@ pub async fn end<B: Backlog>(
                 let _ = backlog.give_back(grant).await;
                 Ok(())
             }
-            Verdict::Failed | Verdict::NotStarted if is_ended_by_us => {
+            Verdict::Failed | Verdict::NotStarted if is_ended_by_us || B::asked_to_finish(grant).is_some() => {
                 let returned = backlog.give_back(grant).await;
                 if returned.is_ok() {
                     let what = log::subject();
-                    tracing::info!(target: log::RUNS, outcome = "returned", "{what} was given back untried: this worker ends");
+                    let why = B::asked_to_finish(grant).map_or_else(|| "this worker ends".into(), ToString::to_string);
+                    tracing::info!(target: log::RUNS, outcome = "returned", "{what} was given back untried: {why}");
                 }
                 returned
             }
