@@ -324,6 +324,33 @@ fn dead_letters_and_refused_writes_are_told() {
 }
 
 #[test]
+fn dead_letters_of_a_spool_are_told_too_by_one_lane_and_by_several() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"dead_letter\"]\nqueues = [\"spool:*/letters?\"]"));
+    let spool = format!("spool:{}", home.path("letters1").display());
+    let other = format!("spool:{}", home.path("other").display());
+    for (target, lanes) in [(&other, "1"), (&spool, "1")] {
+        home.done(&["queue", "add", target, "--attempts", "1", "--text", "to: ada"]).expect(0);
+        home.done(&["work", target, "--until-idle", "-j", lanes, "--", "sh", "-c", "exit 7"]).expect(0);
+    }
+    let heard = receiver.heard();
+    assert_eq!(types(&heard), ["queue.dead_letter"], "the other one is not asked for");
+    let told = event(&heard[0]);
+    assert_eq!((&told["data"]["name"], &told["data"]["subject"]), (&spool.as_str().into(), &"queue".into()), "{told}");
+    assert!(told["data"]["why"].as_str().unwrap().contains("code 7"), "{told}");
+    let id = told["data"]["item"].as_str().unwrap();
+    assert!(told["text"].as_str().unwrap().contains(&format!("look: leasehold queue show {spool} {id}")), "{told}");
+    // What is told once is not told again, by whoever looks at it next.
+    home.done(&["work", &spool, "--until-idle", "-j", "2", "--", "true"]).expect(0);
+    let third = format!("spool:{}", home.path("letters3").display());
+    home.done(&["queue", "add", &third, "--attempts", "1", "--text", "to: bob"]).expect(0);
+    home.done(&["work", &third, "--until-idle", "-j", "2", "--", "false"]).expect(0);
+    assert_eq!(types(&receiver.heard()), ["queue.dead_letter"; 2]);
+    assert_eq!(event(&receiver.heard()[1])["data"]["name"], third.as_str());
+    all_taken(&receiver);
+}
+
+#[test]
 fn what_is_wrong_in_a_table_is_refused_before_anything_runs() {
     let home = home("");
     std::fs::write(home.path("short"), "whsec_c2hvcnQ=").unwrap();
@@ -336,7 +363,7 @@ fn what_is_wrong_in_a_table_is_refused_before_anything_runs() {
         (format!("on = [\"recovered\"]\n{hook}"), 64, "goes with what it recovers from"),
         (format!("on = [\"failed\"]\nafter = 0\n{hook}"), 64, "invalid after `0`: use 1 to 1000"),
         (format!("on = [\"failed\"]\nremind = \"soon\"\n{hook}"), 64, "field `remind`"),
-        (format!("on = [\"failed\"]\njobs = [\"a b\"]\n{hook}"), 64, "invalid pattern `a b`"),
+        (format!("on = [\"failed\"]\njobs = [\"a b\"]\n{hook}"), 64, "invalid name pattern `a b`"),
         (format!("on = [\"failed\"]\nname = \"a b\"\n{hook}"), 64, "invalid name `a b`"),
         ("on = [\"failed\"]\ncommand = []".to_owned(), 64, "field `command`: give a list"),
         ("on = [\"failed\"]\nwebhook = \"hunter2\"".to_owned(), 64, "field `webhook`"),

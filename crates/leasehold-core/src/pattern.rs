@@ -1,35 +1,57 @@
-//! A pattern of names, as people write it in settings and flags.
+//! A pattern of names, as people write it in settings and flags: of leases, jobs and queues.
+//!
+//! Promise: every place that takes a pattern takes this one. Matching never takes longer than the pattern's length times the
+//! name's.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest pattern.
+/// The longest pattern: as long as the longest name, and some more.
 const MAX_BYTES: usize = 256;
 
-/// A name, in which `*` stands for any characters, also for none and for `/`.
+/// A name, in which `*` stands for any characters, also for none and for `/`, and `?` for one.
+///
+/// ```
+/// use leasehold_core::NamePattern;
+/// let pattern: NamePattern = "team-a/*".parse()?;
+/// assert!(pattern.matches("team-a/reports/weekly") && !pattern.matches("team-b/reports"));
+/// # Ok::<(), leasehold_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern(String);
 
 impl NamePattern {
-    /// Whether a name is one of those that are meant.
+    /// What names begin with this if it has neither `*` nor `?`; otherwise what it says.
+    pub fn or_prefix(text: &str) -> Result<Self> {
+        let pattern: NamePattern = text.parse()?;
+        Ok(if text.contains(['*', '?']) { pattern } else { NamePattern(format!("{text}*")) })
+    }
+
+    /// Whether the whole name is like it.
     pub fn matches(&self, name: &str) -> bool {
-        let mut parts = self.0.split('*');
-        let first = parts.next().unwrap_or_default();
-        let Some(mut rest) = name.strip_prefix(first) else { return false };
-        let mut parts = parts.peekable();
-        if parts.peek().is_none() {
-            return rest.is_empty();
-        }
-        while let Some(part) = parts.next() {
-            if parts.peek().is_none() {
-                return rest.ends_with(part);
+        let (mut pattern, mut name) = (self.0.chars(), name.chars());
+        // What follows the last `*`, and what of the name it has not taken yet.
+        let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
+        loop {
+            let before = name.clone();
+            match (pattern.next(), name.next()) {
+                (None, None) => return true,
+                (Some('*'), _) => {
+                    star = Some((pattern.clone(), before.clone()));
+                    name = before;
+                }
+                (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {}
+                // The last `*` takes one more: an earlier one need not, because it has left the most for what follows.
+                _ => {
+                    let Some((after, taken)) = &mut star else { return false };
+                    if taken.next().is_none() {
+                        return false;
+                    }
+                    (pattern, name) = (after.clone(), taken.clone());
+                }
             }
-            // The earliest place leaves the most for what follows.
-            let Some(at) = rest.find(part) else { return false };
-            rest = &rest[at + part.len()..];
         }
-        true
     }
 }
 
@@ -37,10 +59,11 @@ impl FromStr for NamePattern {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_./*:@".contains(c);
+        let is_fit = |c: char| c.is_ascii_alphanumeric() || "._-/:*?".contains(c);
         if text.is_empty() || text.len() > MAX_BYTES || !text.chars().all(is_fit) {
             let form = format!(
-                "use a name in which `*` stands for any characters, such as `team/*`, of at most {MAX_BYTES} bytes"
+                "use a name, in which `*` stands for any characters and `?` for one, such as `team-a/*`: A-Z a-z 0-9 . _ - / : * ?, \
+                 at most {MAX_BYTES} bytes"
             );
             return Err(Error::invalid("name pattern", text, form));
         }
@@ -57,24 +80,71 @@ impl fmt::Display for NamePattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
-    fn a_star_stands_for_any_characters() {
-        let cases: [(&str, &[&str], &[&str]); 6] = [
+    fn a_star_stands_for_any_characters_and_a_question_mark_for_one() {
+        let cases: [(&str, &[&str], &[&str]); 12] = [
             ("team/*", &["team/a", "team/a/b", "team/"], &["team", "other/team/a"]),
-            ("*", &["a", "a/b"], &[]),
-            ("nightly", &["nightly"], &["nightly-2", "a-nightly"]),
-            ("*-report", &["daily-report", "-report"], &["daily-report-2"]),
+            ("*", &["", "a", "a/b"], &[]),
+            ("nightly", &["nightly"], &["nightly-2", "a-nightly", ""]),
+            ("*-report", &["daily-report", "-report", "a-report-report"], &["daily-report-2"]),
             ("a*b*c", &["abc", "a/b/c", "abbcc", "abcbc"], &["ab", "acb", "abcd"]),
             ("a*a", &["aa", "aba"], &["a"]),
+            ("a**b", &["ab", "axb"], &["a", "b"]),
+            ("?", &["a", "/", "é"], &["", "ab"]),
+            ("a?", &["ab"], &["a", "abc"]),
+            ("*/n?", &["x/y/n1", "/n1"], &["x/n", "x/n12"]),
+            ("spool:/srv/*", &["spool:/srv/mail", "spool:/srv/a b"], &["spool:/var/mail"]),
+            ("*?*?", &["ab", "abc"], &["a", ""]),
         ];
         for (pattern, yes, no) in cases {
             let pattern: NamePattern = pattern.parse().unwrap();
             yes.iter().for_each(|name| assert!(pattern.matches(name), "{pattern} {name}"));
             no.iter().for_each(|name| assert!(!pattern.matches(name), "{pattern} {name}"));
         }
-        for wrong in ["", "a b", "a\n", &"a".repeat(257)] {
-            assert!(wrong.parse::<NamePattern>().is_err(), "{wrong:?}");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused_with_the_form_that_is_allowed() {
+        for wrong in ["", "a b", "a\n", "[ab]", "ä", "a,b", &"a".repeat(257)] {
+            let error = wrong.parse::<NamePattern>().unwrap_err().to_string();
+            assert!(error.contains("`*` stands for any characters and `?` for one"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_plain_word_may_stand_for_what_begins_with_it() {
+        let matches = |text: &str, name: &str| NamePattern::or_prefix(text).unwrap().matches(name);
+        assert!(matches("team", "team/a") && matches("team", "team") && !matches("team", "a/team"));
+        assert!(!matches("t?am", "team/a") && matches("t?am*", "team/a") && NamePattern::or_prefix("a b").is_err());
+    }
+
+    /// The meaning, as it is defined: slow, and too simple to be wrong.
+    fn means(pattern: &[char], name: &[char]) -> bool {
+        match (pattern, name) {
+            ([], []) => true,
+            (['*', rest @ ..], _) => (0..=name.len()).any(|taken| means(rest, &name[taken..])),
+            (['?', rest @ ..], [_, name @ ..]) => means(rest, name),
+            ([wanted, rest @ ..], [found, name @ ..]) => wanted == found && means(rest, name),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_matches_what_its_definition_says(pattern in "[ab/*?]{1,10}", name in "[ab/]{0,12}") {
+            let chars = |text: &str| text.chars().collect::<Vec<_>>();
+            let parsed: NamePattern = pattern.parse().unwrap();
+            prop_assert_eq!(parsed.matches(&name), means(&chars(&pattern), &chars(&name)));
+            prop_assert_eq!(&parsed.to_string().parse::<NamePattern>().unwrap(), &parsed);
+        }
+
+        #[test]
+        fn every_name_matches_itself_and_its_own_shape(name in "[a-z0-9._/-]{1,40}") {
+            for text in [name.clone(), "?".repeat(name.len()), format!("{}*", &name[..name.len() / 2]), "*".into()] {
+                prop_assert!(text.is_empty() || text.parse::<NamePattern>().unwrap().matches(&name), "{}", text);
+            }
         }
     }
 }

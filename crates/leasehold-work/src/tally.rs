@@ -1,6 +1,6 @@
 //! What is in a backlog, counted; and its dead letters, by reason.
 
-use crate::queue::{ItemId, Reason};
+use crate::queue::{Item, ItemId, Reason, State};
 use leasehold_core::{Epoch, Error, Timestamp};
 
 /// How many items of a backlog are in each state, at one time.
@@ -58,6 +58,16 @@ pub struct DeadLetter {
     pub at: Timestamp,
     /// Why; none if nobody noted it.
     pub why: Option<Reason>,
+    /// The last lines that its last attempt printed, as far as they are known.
+    pub tail: Option<String>,
+}
+
+impl DeadLetter {
+    /// Of an item of a queue, if it is one.
+    pub fn of(id: &ItemId, item: &Item) -> Option<Self> {
+        let State::Dead { at, why } = &item.state else { return None };
+        Some(DeadLetter { id: id.clone(), epoch: item.epoch, at: *at, why: Some(why.clone()), tail: None })
+    }
 }
 
 /// Dead letters with the same reason.

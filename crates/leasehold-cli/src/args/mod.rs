@@ -340,7 +340,7 @@ pub struct Progress {
 
 #[derive(Debug, Args)]
 pub struct Ls {
-    /// Only leases whose name starts with this, or matches it if it has a `*` or `?`
+    /// Only leases whose name begins with this; with a `*` (any characters) or a `?` (one), those whose whole name is like it
     pub pattern: Option<String>,
     /// Only leases that are held now
     #[arg(long)]

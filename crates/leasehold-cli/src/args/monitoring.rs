@@ -13,7 +13,7 @@ pub struct Monitoring {
 
 #[derive(Debug, Default, Clone, PartialEq, Eq, Args)]
 pub struct LabelledLeases {
-    /// Number each lease of this pattern by itself, as jobs are, such as 'team/*' (repeatable)
+    /// Number each lease of this pattern by itself, as jobs are, such as 'team/*': `*` is any characters, `?` one (repeatable)
     #[arg(long = "metrics-leases", value_name = "PATTERN")]
     pub metrics_leases: Vec<String>,
 }

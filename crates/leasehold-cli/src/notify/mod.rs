@@ -12,8 +12,10 @@ pub use target::Target;
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Coordinator, Error, Event, LeaseName, Result, Ttl};
-use leasehold_work::notify::{Board, Cause, Channel, DeadLetter, Detail, Facts, Notice, Rule, Subject};
-use leasehold_work::queue::{Claimed, Claimer, ItemGrant, Queue, QueueName, Reason};
+use leasehold_work::notify::{Board, Cause, Channel, Detail, Facts, Notice, Rule, Subject};
+use leasehold_work::queue::{Claimed, Claimer, ItemGrant, Queue, Reason};
+use leasehold_work::spool::Spool;
+use leasehold_work::tally::DeadLetter;
 use std::sync::Arc;
 use std::time::Duration;
 use target::NotTaken;
@@ -79,10 +81,9 @@ impl Notifier {
         self.board.judge(&subject, &self.board.with_output(lease, facts).await).await
     }
 
-    /// Judges a queue of which items became dead letters.
-    pub async fn dead_letters(&self, queue: &QueueName, letters: Vec<DeadLetter>) {
-        let subject = Subject::Queue(queue.clone());
-        bounded(queue.as_str(), self.board.judge(&subject, &Facts::of_queue(letters))).await;
+    /// Judges a queue or a spool of which an item became a dead letter.
+    pub async fn dead_letter(&self, subject: &Subject, letter: DeadLetter) {
+        bounded(subject.name(), self.board.judge(subject, &Facts::of_queue(vec![letter]))).await;
     }
 
     /// Looks at every lease and every published job, whoever ran it, or nobody.
@@ -133,7 +134,8 @@ impl Notifier {
             let begun = SystemClock.now();
             let (done, pause) = match beat {
                 Beat::Jobs => (self.sweep().await, SWEEP),
-                Beat::Queue(queue) => (self.board.sweep_queue(queue).await, SWEEP_QUEUE),
+                Beat::Queue(subject, queue) => (self.board.sweep_letters(subject, queue).await, SWEEP_QUEUE),
+                Beat::Spool(subject, spool) => (self.board.sweep_letters(subject, spool).await, SWEEP_QUEUE),
             };
             say_once(&mut trouble, "cannot look for what is down", done);
             let took = SystemClock.now().saturating_since(begun);
@@ -182,7 +184,9 @@ pub enum Beat {
     /// Every lease and every published job.
     Jobs,
     /// The dead letters of a queue: a worker that died with its item says nothing.
-    Queue(Queue),
+    Queue(Subject, Queue),
+    /// Those of a spool.
+    Spool(Subject, Spool),
 }
 
 /// What runs beside other work. It ends when this is dropped.

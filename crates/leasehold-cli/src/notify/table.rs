@@ -5,8 +5,8 @@
 
 use super::target::{Target, Webhook};
 use crate::outbound;
-use leasehold_core::{Error, Kind, Result, parse_duration};
-use leasehold_work::notify::{Cause, Channel, Pattern, Rule};
+use leasehold_core::{Error, Kind, NamePattern, Result, parse_duration};
+use leasehold_work::notify::{Cause, Channel, Rule};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn parse(table: &NotifyTable, folder: &Path) -> Result<(Rule, Target)> {
     if causes.iter().all(|cause| *cause == Cause::Recovered) {
         return Err(wrong("on", "`recovered` goes with what it recovers from, such as `failed`"));
     }
-    let patterns = |name: &str, texts: &[String]| -> Result<Vec<Pattern>> {
+    let patterns = |name: &str, texts: &[String]| -> Result<Vec<NamePattern>> {
         texts.iter().map(|text| field(name, text.parse())).collect()
     };
     let remind = field("remind", table.remind.as_deref().map(parse_duration).transpose())?;

@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use crate::output::{self, Reader};
 use crate::view;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Error, Inspection, LeaseName, Result};
+use leasehold_core::{Coordinator, Error, Inspection, LeaseName, NamePattern, Result};
 use leasehold_work::schedule::is_backfill;
 use serde_json::Value;
 use std::io::IsTerminal;
@@ -20,10 +20,11 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
     let json = context.common.json;
     let mut shown = String::new();
     let mut told = Vec::new();
+    let pattern = args.pattern.as_deref().map(NamePattern::or_prefix).transpose()?;
     loop {
         let coordinator = context.existing().await?;
         let Listed { mut leases, damaged, hidden } = match coordinator {
-            Some(coordinator) => gather(coordinator, args).await?,
+            Some(coordinator) => gather(coordinator, args, pattern.as_ref()).await?,
             None => Default::default(),
         };
         let text = if json {
@@ -87,14 +88,6 @@ fn group(lease: &Inspection) -> u8 {
 }
 
 impl Ls {
-    fn names(&self, lease: &LeaseName) -> bool {
-        match self.pattern.as_deref() {
-            Some(pattern) if pattern.contains(['*', '?']) => matches(pattern.as_bytes(), lease.as_str().as_bytes()),
-            Some(prefix) => lease.as_str().starts_with(prefix),
-            None => true,
-        }
-    }
-
     fn wants(&self, lease: &Inspection) -> bool {
         let (held, paused) = (lease.record.live_tenure(lease.now).is_some(), lease.record.paused.is_some());
         let is_any = !(self.held || self.free || self.paused);
@@ -111,25 +104,14 @@ impl Ls {
     }
 }
 
-/// Whether a name matches a pattern, in which `*` stands for anything and `?` for one character.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern.split_first(), name.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), _) => matches(rest, name) || name.split_first().is_some_and(|(_, n)| matches(pattern, n)),
-        (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
-        (Some((wanted, rest)), Some((found, name))) => wanted == found && matches(rest, name),
-        _ => false,
-    }
-}
-
-async fn gather(coordinator: &Coordinator, args: &Ls) -> Result<Listed> {
+async fn gather(coordinator: &Coordinator, args: &Ls, pattern: Option<&NamePattern>) -> Result<Listed> {
     let mut listed = Listed::default();
     let mut after: Option<LeaseName> = None;
     loop {
         let page = coordinator.list(after.as_ref(), PAGE).await?;
         after = page.entries.last().map(|(name, _)| name.clone());
         for (name, record) in page.entries {
-            if !args.names(&name) || is_backfill(&name) {
+            if pattern.is_some_and(|pattern| !pattern.matches(name.as_str())) || is_backfill(&name) {
                 continue;
             }
             match record {
@@ -172,22 +154,4 @@ pub async fn history(context: &Context, args: &History) -> Result<Exit> {
         },
     )?;
     Ok(history.damaged.first().map_or(Exit::Done, Exit::from))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stands_for_anything_and_a_question_mark_for_one() {
-        let fits = |pattern: &str, name: &str| matches(pattern.as_bytes(), name.as_bytes());
-        for (pattern, name) in
-            [("*", "a/b"), ("a*", "a"), ("a*c", "abbc"), ("*/n?", "x/y/n1"), ("a**b", "ab"), ("?", "a")]
-        {
-            assert!(fits(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in [("", "a"), ("a?", "a"), ("a*c", "abbd"), ("*/n?", "x/n"), ("b*", "ab")] {
-            assert!(!fits(pattern, name), "{pattern} {name}");
-        }
-    }
 }

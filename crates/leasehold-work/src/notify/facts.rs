@@ -1,7 +1,8 @@
 //! What is known of a name when it is judged, as far as it may have to be told.
 
 use crate::schedule::{Journal, Plan, Schedule};
-use leasehold_core::item::{Item, ItemId, ItemName, QueueName, State};
+use crate::tally::DeadLetter;
+use leasehold_core::item::QueueName;
 use leasehold_core::{Epoch, LeaseName, Lineage, Outcome, Ownership, Result, Slot, Timestamp};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub enum Subject {
     Lease(LeaseName),
     /// A queue.
     Queue(QueueName),
+    /// A spool: by its lineage, because machines may have mounted it in different places, and as people call it here.
+    Spool(Lineage, String),
 }
 
 impl Subject {
@@ -40,6 +43,7 @@ impl Subject {
         match self {
             Subject::Job(name) | Subject::Lease(name) => name.as_str(),
             Subject::Queue(name) => name.as_str(),
+            Subject::Spool(_, name) => name,
         }
     }
 
@@ -48,15 +52,16 @@ impl Subject {
         match self {
             Subject::Job(_) => "job",
             Subject::Lease(_) => "lease",
-            Subject::Queue(_) => "queue",
+            Subject::Queue(_) | Subject::Spool(..) => "queue",
         }
     }
 
-    /// Where its record is. No lease has the name of a queue's.
+    /// Where its record is. No lease has the name of a queue's, or of a spool's.
     pub(super) fn key(&self) -> Result<LeaseName> {
         match self {
             Subject::Job(name) | Subject::Lease(name) => Ok(name.clone()),
             Subject::Queue(name) => LeaseName::new(format!("{}/{name}", LeaseName::ITEMS)),
+            Subject::Spool(lineage, _) => LeaseName::new(format!("{}/{lineage}", LeaseName::SPOOL_ITEMS)),
         }
     }
 }
@@ -68,29 +73,6 @@ pub(super) struct End {
     pub slot: Option<Slot>,
     pub outcome: Outcome,
     pub at: Timestamp,
-}
-
-/// An item that was given up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Its id.
-    pub id: ItemId,
-    /// The epoch of its last attempt.
-    pub epoch: Epoch,
-    /// Why it was given up.
-    pub why: String,
-    /// When.
-    pub at: Timestamp,
-    /// The last lines that its last attempt printed, as far as they are known.
-    pub tail: Option<String>,
-}
-
-impl DeadLetter {
-    /// Of an item, if it is one.
-    pub fn of(name: &ItemName, item: &Item) -> Option<Self> {
-        let State::Dead { at, why } = &item.state else { return None };
-        Some(DeadLetter { id: name.id.clone(), epoch: item.epoch, why: why.to_string(), at: *at, tail: None })
-    }
 }
 
 /// What only the machine that ran it knows of a run.

@@ -20,7 +20,7 @@ mod tests;
 
 pub use board::Board;
 pub use cause::{Cause, Causes};
-pub use facts::{DeadLetter, Detail, Facts, Subject};
+pub use facts::{Detail, Facts, Subject};
 pub use notice::Notice;
-pub use rule::{Channel, Pattern, Rule};
+pub use rule::{Channel, Rule};
 pub use sweep::{Overdue, overdue};

@@ -1,9 +1,10 @@
 //! A notice: what somebody is told, complete, so that any machine can deliver it.
 
 use super::cause::Cause;
-use super::facts::{DeadLetter, Detail, Facts, Subject};
+use super::facts::{Detail, Facts, Subject};
 use crate::digest::digest;
 use crate::schedule::slot_text;
+use crate::tally::DeadLetter;
 use leasehold_core::{Epoch, Slot, Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -77,7 +78,7 @@ impl Story<'_> {
             "epoch": self.epoch,
             "slot": self.slot.map(slot_text),
             "item": self.item.map(|item| item.id.as_str()),
-            "why": self.item.map(|item| item.why.as_str()),
+            "why": self.item.and_then(|item| item.why.as_ref()).map(|why| why.as_str()),
             "count": self.count,
             "exit_code": detail.and_then(|detail| detail.exit_code),
             "ran_for_ms": detail.and_then(|detail| detail.ran_for_ms),
@@ -116,11 +117,11 @@ impl Story<'_> {
     fn look(&self) -> Vec<String> {
         let name = self.subject.name();
         match (self.subject, self.slot, self.item) {
-            (Subject::Queue(_), _, Some(item)) => {
+            (Subject::Queue(_) | Subject::Spool(..), _, Some(item)) => {
                 let logs = item.tail.as_ref().map(|_| format!("leasehold logs {name} {}", item.id));
                 logs.into_iter().chain([format!("leasehold queue show {name} {}", item.id)]).collect()
             }
-            (Subject::Queue(_), ..) => vec![format!("leasehold queue ls {name}")],
+            (Subject::Queue(_) | Subject::Spool(..), ..) => vec![format!("leasehold queue ls {name}")],
             (Subject::Job(_), Some(slot), _) if self.epoch.is_some() => {
                 vec![format!("leasehold logs {name} {}", slot_text(slot)), format!("leasehold runs {name}")]
             }
@@ -150,7 +151,8 @@ impl Story<'_> {
                 format!("{name} is late: slot {} has not started", self.slot.map(slot_text).unwrap_or_default())
             }
             (None, Cause::DeadLetter) => {
-                let item = self.item.map(|item| format!(": {} ({})", item.id, item.why)).unwrap_or_default();
+                let why = |item: &DeadLetter| item.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                let item = self.item.map(|item| format!(": {}{}", item.id, why(item))).unwrap_or_default();
                 format!("queue {name} has a dead letter{}{item}", more("since the last message"))
             }
             (None, Cause::Recovered) => format!("{name} has recovered{slot}"),

@@ -3,7 +3,7 @@
 use super::cause::{Cause, Causes};
 use super::facts::Subject;
 use leasehold_core::item::QueueName;
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, NamePattern, Result};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -50,53 +50,6 @@ impl FromStr for Channel {
     }
 }
 
-/// A pattern for names: `*` stands for any characters, `?` for one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern(String);
-
-impl Pattern {
-    /// Whether the whole name is like it.
-    pub fn matches(&self, name: &str) -> bool {
-        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
-        let (mut at, mut seen) = (0, 0);
-        // Where the last `*` was, and up to where it has taken the name.
-        let mut star: Option<(usize, usize)> = None;
-        while seen < name.len() {
-            match pattern.get(at) {
-                Some(b'*') => {
-                    star = Some((at, seen));
-                    at += 1;
-                }
-                Some(&b) if b == b'?' || b == name[seen] => (at, seen) = (at + 1, seen + 1),
-                _ => match star {
-                    Some((place, taken)) => {
-                        star = Some((place, taken + 1));
-                        (at, seen) = (place + 1, taken + 1);
-                    }
-                    None => return false,
-                },
-            }
-        }
-        pattern[at..].iter().all(|b| *b == b'*')
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/*?".contains(&b);
-        if !text.is_empty() && text.len() <= 200 && text.bytes().all(is_plain) {
-            return Ok(Pattern(text.to_owned()));
-        }
-        Err(Error::invalid(
-            "pattern",
-            text,
-            "use a name, with `*` for any characters and `?` for one, such as `team-a/*`",
-        ))
-    }
-}
-
 /// When a channel is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -105,11 +58,11 @@ pub struct Rule {
     /// Of what.
     pub on: Causes,
     /// Of which scheduled jobs.
-    pub jobs: Vec<Pattern>,
-    /// Of which queues.
-    pub queues: Vec<Pattern>,
+    pub jobs: Vec<NamePattern>,
+    /// Of which queues, and spools, which are called `spool:/path`.
+    pub queues: Vec<NamePattern>,
     /// Of which leases, scheduled or not.
-    pub names: Vec<Pattern>,
+    pub names: Vec<NamePattern>,
     /// After so many failures or losses in a row, 1 at least.
     pub after: u32,
     /// After so many successes in a row it counts as recovered, 1 at least.
@@ -124,11 +77,11 @@ impl Rule {
         if self.jobs.is_empty() && self.queues.is_empty() && self.names.is_empty() {
             return true;
         }
-        let any = |patterns: &[Pattern], name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+        let any = |patterns: &[NamePattern], name: &str| patterns.iter().any(|pattern| pattern.matches(name));
         match subject {
             Subject::Job(name) => any(&self.jobs, name.as_str()) || any(&self.names, name.as_str()),
             Subject::Lease(name) => any(&self.names, name.as_str()),
-            Subject::Queue(name) => any(&self.queues, name.as_str()),
+            Subject::Queue(_) | Subject::Spool(..) => any(&self.queues, subject.name()),
         }
     }
 
@@ -137,7 +90,7 @@ impl Rule {
         match subject {
             Subject::Job(_) => self.on.has(Cause::Fenced) || self.watches_slots(),
             Subject::Lease(_) => self.on.has(Cause::Fenced),
-            Subject::Queue(_) => self.on.has(Cause::DeadLetter),
+            Subject::Queue(_) | Subject::Spool(..) => self.on.has(Cause::DeadLetter),
         }
     }
 
@@ -155,28 +108,6 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pattern_matches_the_whole_name() {
-        let matches = |pattern: &str, name: &str| pattern.parse::<Pattern>().unwrap().matches(name);
-        for (pattern, name) in [
-            ("*", "a"),
-            ("a", "a"),
-            ("a*", "a"),
-            ("team-a/*", "team-a/x/y"),
-            ("*-x", "a-x-x"),
-            ("a?c", "abc"),
-            ("*b*", "abc"),
-        ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in [("a", "ab"), ("a", "b"), ("?", "ab"), ("a*c", "abd"), ("*-x", "a-xy"), ("a/*", "a")] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
-        }
-        for wrong in ["", "a b", "[ab]", "ä"] {
-            assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn the_longest_channel_has_a_queue() {

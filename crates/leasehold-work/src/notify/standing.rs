@@ -10,9 +10,10 @@
 //! meets for the first time only the present is told, not its history.
 
 use super::cause::Cause;
-use super::facts::{DeadLetter, End, Facts, Subject};
+use super::facts::{End, Facts, Subject};
 use super::notice::{Notice, Story};
 use super::rule::Rule;
+use crate::tally::DeadLetter;
 use leasehold_core::{Epoch, Outcome, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -309,7 +310,7 @@ impl<'a> Judge<'a> {
     /// Refused writes and dead letters: the first is told at once, what follows is gathered.
     fn gather(&mut self) {
         let (cause, new, item): (_, u64, Option<&DeadLetter>) = match self.subject {
-            Subject::Queue(_) => {
+            Subject::Queue(_) | Subject::Spool(..) => {
                 let new = self.new_letters();
                 (Cause::DeadLetter, new.len() as u64, new.last().copied())
             }

@@ -5,9 +5,9 @@
 
 use super::board::{Board, KIND, Watched};
 use super::cause::Cause;
-use super::facts::{DeadLetter, Facts, Subject};
+use super::facts::{Facts, Subject};
 use super::rule::Rule;
-use crate::queue::Queue;
+use crate::backlog::Backlog;
 use crate::schedule::{Definition, Definitions, Journal, Journals, Plan};
 use leasehold_core::{Event, Inspection, LeaseName, Ownership, Result, Shelf, Slot, Timestamp, codec, store::Range};
 use std::collections::HashMap;
@@ -129,24 +129,13 @@ impl Board {
         Ok(())
     }
 
-    /// Judges the dead letters of a queue.
-    pub async fn sweep_queue(&self, queue: &Queue) -> Result<()> {
-        let subject = Subject::Queue(queue.name().clone());
-        if !self.watches(&subject) {
+    /// Judges the dead letters of a queue or a spool. Those that cannot be read are left for another time.
+    pub async fn sweep_letters(&self, subject: &Subject, backlog: &impl Backlog) -> Result<()> {
+        if !self.watches(subject) {
             return Ok(());
         }
-        let (mut dead, mut after) = (Vec::new(), None);
-        loop {
-            let page = queue.list(after.as_ref(), PAGE).await?;
-            let letters = page.entries.into_iter().filter_map(|(name, item)| DeadLetter::of(&name, &item.ok()?));
-            dead.extend(letters);
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        dead.sort_by_key(|letter| letter.at);
-        self.judge(&subject, &Facts::of_survey(dead)).await
+        let letters = backlog.dead_letters(&mut Vec::new()).await?;
+        self.judge(subject, &Facts::of_survey(letters)).await
     }
 
     async fn all_journals(&self) -> Result<HashMap<LeaseName, Journal>> {

@@ -3,7 +3,8 @@
 use super::board::Watched;
 use super::*;
 use crate::schedule::Schedule;
-use leasehold_core::{Epoch, LeaseName, Outcome, Slot, Timestamp};
+use crate::tally::DeadLetter;
+use leasehold_core::{Epoch, LeaseName, NamePattern, Outcome, Slot, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +189,7 @@ fn refused_writes_and_dead_letters_are_gathered() {
     let letter = |key: &str, minute| DeadLetter {
         id: format!("k.{key}").parse().unwrap(),
         epoch: epoch(1),
-        why: "exit code 1".into(),
+        why: Some("exit code 1".parse().unwrap()),
         at: at(minute),
         tail: Some("no such address\n".into()),
     };
@@ -205,7 +206,7 @@ fn refused_writes_and_dead_letters_are_gathered() {
 
 #[test]
 fn a_rule_is_about_what_its_patterns_say() {
-    let pattern = |text: &str| vec![text.parse::<Pattern>().unwrap()];
+    let pattern = |text: &str| vec![text.parse::<NamePattern>().unwrap()];
     let (job, lease) = (LeaseName::new("a/job").unwrap(), LeaseName::new("a/lease").unwrap());
     let subjects = [Subject::Job(job), Subject::Lease(lease), Subject::Queue("a".parse().unwrap())];
     let about = |rule: &Rule| subjects.each_ref().map(|subject| rule.is_about(subject));

@@ -56,10 +56,7 @@ impl Queue {
         self.each(|name, item, _| match item {
             Err(error) => troubles.push(error),
             Ok(item) if item.relocation.is_some() => {}
-            Ok(Item { epoch, state: State::Dead { at, why }, .. }) => {
-                letters.push(DeadLetter { id: name.id, epoch, at, why: Some(why) });
-            }
-            Ok(_) => {}
+            Ok(item) => letters.extend(DeadLetter::of(&name.id, &item)),
         })
         .await?;
         letters.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));

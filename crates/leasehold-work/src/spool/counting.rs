@@ -46,14 +46,17 @@ impl Spool {
             troubles.push(error);
             Vec::new()
         });
-        let letter = |name| {
-            let item = SpoolItem { name, place: Where::Failed };
-            let at = fs::symlink_metadata(self.at(&item.place, &item.name)).map(|m| changed(&m)).ok()?;
-            Some(DeadLetter { why: self.why_dead(&item), id: item.name.id, epoch: item.name.epoch, at })
-        };
+        let letter = |name| self.dead_letter(&SpoolItem { name, place: Where::Failed });
         let mut letters: Vec<DeadLetter> = names.into_iter().filter_map(letter).collect();
         letters.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         letters
+    }
+
+    /// The dead letter that an item is, if it is one and still there.
+    pub fn dead_letter(&self, item: &SpoolItem) -> Option<DeadLetter> {
+        let file = Some(self.at(&item.place, &item.name)).filter(|_| item.place == Where::Failed)?;
+        let at = fs::symlink_metadata(file).map(|m| changed(&m)).ok()?;
+        Some(DeadLetter { why: self.why_dead(item), id: item.name.id.clone(), epoch: item.name.epoch, at, tail: None })
     }
 
     /// Why an item is dead: what was noted last.

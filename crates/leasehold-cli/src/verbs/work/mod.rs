@@ -34,16 +34,14 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     supervise::check()?;
     orphans::reap_as_init();
     let open = context.queue(&target).await?;
-    let obituaries = match &open {
-        Open::Queue(_) => Obituaries::new(context.coordinator().await?, rules),
-        Open::Spool(_) => Obituaries::default(),
-    };
-    let delivering = match &open {
-        Open::Queue(queue) if !lane::is_managed() => obituaries.in_background(queue),
-        _ => None,
+    // What is to be told of a spool waits in the store that the settings name, which a spool alone does not need.
+    let obituaries = match rules.is_empty() {
+        false => Obituaries::new(context.coordinator().await?, rules, &open, &target),
+        true => Obituaries::default(),
     };
     // What cannot be kept, and that a queue is new, is said once, and not by each lane.
     let keeping = if lane::is_managed() { settings.keeping().ok().flatten() } else { settings.keeping_or_say() };
+    let delivering = if lane::is_managed() { None } else { obituaries.in_background() };
     if args.jobs > 1 {
         reach(&open, &target, args.until_idle || args.until_done).await?;
         let monitor = monitor(context, &target).await?;
