@@ -147,6 +147,41 @@ fn on_mariadb_a_clock_that_is_set_forward_ends_a_run_with_its_next_renewal() {
     home.done(&["run", "job", "--", "true"]).expect(0);
 }
 
+/// Under plain cron nobody but its runs knows when a job is due.
+#[test]
+fn a_job_of_a_crontab_is_missed_when_nobody_runs_it_any_more() {
+    let folder = Server::folder_for("postgres");
+    let file = folder.path().join("faketime");
+    let set_clock = |offset: &str| {
+        let next = file.with_extension("next");
+        std::fs::write(&next, format!("{offset}\n")).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+    };
+    set_clock("+0");
+    let clock = FakeTime::file(&file);
+    let server = Postgres::seeing(&clock.env());
+    let home = at(Postgres::url(server.port()));
+    let check = |code: i32| {
+        let found = home.done(&["check", "--missed", "--json"]).expect(code).stdout;
+        serde_json::from_str::<serde_json::Value>(&found).unwrap()
+    };
+    let run = || home.done(&["run", "tick", "--slot", "0 * * * *", "--", "true"]).expect(0);
+    home.done(&["acquire", "another"]).expect(0);
+    check(0);
+    run();
+    check(0);
+    set_clock("+10800");
+    let found = check(1);
+    assert_eq!((&found[0]["name"], &found[0]["owner"]), (&"tick".into(), &"run --slot".into()), "{found}");
+    assert!(found[0]["late"].is_string(), "{found}");
+    run();
+    check(0);
+    // What was taken out of the crontab is said to be.
+    home.done(&["schedule", "retire", "tick"]).expect(0);
+    set_clock("+86400");
+    check(0);
+}
+
 /// From then on no slot of this year could run, in silence.
 #[test]
 fn a_postgres_whose_clock_was_a_year_ahead_for_some_seconds_is_told_for_each_job_and_healed() {

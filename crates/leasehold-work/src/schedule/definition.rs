@@ -2,10 +2,11 @@
 //!
 //! Promise: of two files that define the same job the newer one stands, by its revision, whoever publishes when: two schedulers
 //! with different files do not undo each other's word. What is run stays in the file: a command may hold secrets, so only a
-//! digest of it is published. Non-promise: a scheduler runs what its own file says, published or not.
+//! digest of it is published. `run --slot` publishes too, for jobs that no file has. Non-promise: a scheduler runs what its own
+//! file says, published or not.
 
 use crate::schedule::due::CatchUp;
-use crate::schedule::job::{Job, Timing, slot_delay};
+use crate::schedule::job::{Job, LATE_AFTER, Timing, slot_delay};
 use crate::schedule::slots::Schedule;
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS};
 use leasehold_core::document::{Document, Edit};
@@ -17,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const KIND: &str = "job";
+/// The owner of what `run --slot` publishes. That of a file is a path, or what the file says.
+const RUN: &str = "run --slot";
 const PAGE: usize = 500;
 
 /// Which of two files is newer: one that says `revision`, by that; then by when it was written.
@@ -116,6 +119,36 @@ impl Definition {
         }
     }
 
+    /// Of a job that has no file, as a run of this slot knows it. What starts it may do so long after the slot: a job is late only
+    /// when it is later than that.
+    fn of_run(run: &RunDefinition, slot: Slot, now: Timestamp) -> Self {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Definition {
+            timing: run.timing.clone(),
+            catch_up: run.catch_up.count(),
+            catch_up_max_age_ms: ms(run.catch_up.max_age()),
+            jitter_ms: 0,
+            late_after_ms: ms(LATE_AFTER + now.saturating_since(slot.0)).next_multiple_of(60_000),
+            on: Vec::new(),
+            command: String::new(),
+            name: run.name.clone(),
+            owner: RUN.to_owned(),
+            // Any file's is newer.
+            revision: FileRevision::default(),
+            host: run.host.clone(),
+            at: now,
+        }
+    }
+
+    /// What is to be published by a run that found this, if anything: the word of a file stands.
+    fn after_run(old: Option<&Definition>, run: &RunDefinition, slot: Slot, now: Timestamp) -> Option<Self> {
+        let new = Definition::of_run(run, slot, now);
+        let Some(old) = old else { return Some(new) };
+        let is_same = old.timing == new.timing && old.catch_up == new.catch_up;
+        let is_same = is_same && old.catch_up_max_age_ms == new.catch_up_max_age_ms;
+        (old.owner == RUN && !is_same).then_some(Definition { at: old.at, ..new })
+    }
+
     /// When it is due.
     pub fn schedule(&self) -> Result<Arc<Schedule>> {
         self.timing.schedule().map(Arc::new)
@@ -160,6 +193,19 @@ impl Definition {
     fn says_the_same(&self, other: &Definition) -> bool {
         self.differences(other).is_empty()
     }
+}
+
+/// A job that only the flags of `run --slot` define.
+#[derive(Debug, Clone)]
+pub struct RunDefinition {
+    /// The job.
+    pub name: LeaseName,
+    /// When it is due.
+    pub timing: Timing,
+    /// How much of it is caught up on.
+    pub catch_up: CatchUp,
+    /// The machine that runs it.
+    pub host: String,
 }
 
 /// What publishing came to.
@@ -235,6 +281,18 @@ impl Definitions {
         Ok(report)
     }
 
+    /// Publishes a job as a run of this slot knows it, unless a file has defined it; says whether something changed. That is one
+    /// read, and a write only if it is new or its flags have changed. Of two that differ the one that ran last counts.
+    pub async fn publish_run(&self, run: &RunDefinition, slot: Slot) -> Result<bool> {
+        let decide = |before: &Published, now| {
+            let next = Definition::after_run(before.definition.as_ref(), run, slot, now);
+            Ok(next.map(|next| Published { definition: Some(next), retired: before.retired.clone() }))
+        };
+        let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
+        let before = self.document(&run.name).change(self.coordinator.clock().as_ref(), &edit).await?;
+        Ok(decide(&before.record, before.anchor.now)?.is_some())
+    }
+
     /// Publishes one job, unless a newer file has; gives what is published then.
     async fn put(&self, job: &Job, publisher: &Publisher) -> Result<Definition> {
         let next = |before: &Published, now| {
@@ -270,7 +328,7 @@ impl Definitions {
         Ok(decide(&before.record, before.anchor.now)?.is_some())
     }
 
-    /// Removes a definition, whosever it is, until a scheduler publishes it anew; says whether there was one.
+    /// Removes a definition, whosever it is, until a scheduler or a run publishes it anew; says whether there was one.
     pub async fn remove(&self, name: &LeaseName) -> Result<bool> {
         let decide = |before: &Published, _| Ok(before.definition.is_some().then(Published::default));
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
@@ -281,5 +339,51 @@ impl Definitions {
     fn document(&self, job: &LeaseName) -> Document<'_, Published> {
         let what = format!("the definition of `{job}`");
         Document::new(self.coordinator.store().as_ref(), Key::new(Shelf::Job, job), KIND, what).at_home()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::MemoryStore;
+
+    fn run(line: &str) -> RunDefinition {
+        let name = LeaseName::new("tick").unwrap();
+        let timing = Timing::of_line(line, None, None, None);
+        RunDefinition { name, timing, catch_up: CatchUp::default(), host: "a".into() }
+    }
+
+    async fn revision(definitions: &Definitions) -> Option<leasehold_core::Revision> {
+        let key = Key::new(Shelf::Job, &LeaseName::new("tick").unwrap());
+        definitions.coordinator.store().read(&key).await.unwrap().value.map(|value| value.revision)
+    }
+
+    #[tokio::test]
+    async fn a_run_publishes_once_and_again_only_when_its_line_has_changed() {
+        let definitions = Definitions::new(Coordinator::new(Arc::new(MemoryStore::default())));
+        let now = definitions.coordinator.store().read(&Key::new(Shelf::Job, &run("@daily").name)).await.unwrap().now;
+        let slot = |minutes_ago: u64| Slot(Timestamp::from_millis(now.as_millis() - minutes_ago * 60_000));
+        assert!(definitions.publish_run(&run("@hourly"), slot(30)).await.unwrap());
+        let published = revision(&definitions).await;
+        // Started sooner or later after its slot, by another machine: nothing is written.
+        let other = RunDefinition { host: "b".into(), ..run("@hourly") };
+        assert!(!definitions.publish_run(&other, slot(5)).await.unwrap());
+        assert_eq!(revision(&definitions).await, published);
+        let late_after = definitions.all().await.unwrap()[0].1.late_after();
+        assert!((35..=37).contains(&(late_after.as_secs() / 60)), "{late_after:?}");
+        assert!(definitions.publish_run(&run("@daily"), slot(0)).await.unwrap());
+        assert_ne!(revision(&definitions).await, published);
+        // The word of a file stands.
+        let table = toml_job();
+        let revision = FileRevision::new(None, Duration::from_secs(1), "text");
+        let publisher = Publisher { owner: "team".into(), revision, host: "c".into() };
+        assert_eq!(definitions.publish(&[Arc::new(table)], &publisher).await.unwrap().published, 1);
+        assert!(!definitions.publish_run(&run("@hourly"), slot(0)).await.unwrap());
+        assert_eq!(definitions.all().await.unwrap()[0].1.owner, "team");
+    }
+
+    fn toml_job() -> Job {
+        let table = serde_json::json!({ "name": "tick", "every": "2h", "command": "true" });
+        Job::read(serde_json::from_value(table).unwrap(), 1).unwrap()
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The folder of a job's leases that backfills claim slots under.
 const BACKFILL: &str = "backfill";
 /// A slot that has not started for so long is late, unless the job says otherwise.
-const LATE_AFTER: Duration = Duration::from_secs(300);
+pub(super) const LATE_AFTER: Duration = Duration::from_secs(300);
 
 /// A table as it is written.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -140,6 +140,11 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// Of a cron line and what goes with it, as they are written.
+    pub fn of_line(line: &str, tz: Option<String>, dst: Option<String>, dst_fold: Option<String>) -> Self {
+        Timing { cron: Some(line.to_owned()), every: None, tz, dst, dst_fold }
+    }
+
     /// What it means.
     pub fn schedule(&self) -> Result<Schedule> {
         let zone = self.tz.as_deref().map_or(Ok(Zone::UTC), |tz| field("tz", tz.parse()))?;

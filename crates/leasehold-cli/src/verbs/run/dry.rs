@@ -68,7 +68,7 @@ async fn candidate(
         SlotPlan::At(slot) | SlotPlan::Named(slot) => {
             Some(Candidate { slot: *slot, gives_up: None, is_recovery: false })
         }
-        SlotPlan::Newest(schedule, policy) => {
+        SlotPlan::Newest(schedule, policy, _) => {
             let (journal, _) = Journals::new(coordinator.clone()).read(&seen.lease).await?;
             let due = DuePlan::of(schedule, &seen.record, &journal, *policy, seen.now);
             match due.candidates(&seen.record).first() {

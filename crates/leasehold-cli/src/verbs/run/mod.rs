@@ -29,7 +29,7 @@ use plan::Plan;
 use ready::{check, environment, seal};
 pub use skip::skip_event;
 use skip::{report_skipped, skip};
-use slot::Found;
+use slot::{Begun, Found};
 pub use slot::{ahead_line, dropped_line, passed_line};
 use std::time::Duration;
 use take::{Taken, take};
@@ -180,12 +180,12 @@ impl Run<'_> {
         // The count is written while the command runs, not before.
         let counting = tokio::spawn({
             let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
-            let (slot, epoch) = (self.slot.filter(|_| self.recorded), grant.token().epoch);
+            let begun = Begun::new(&self.plan.slot, self.slot.filter(|_| self.recorded), epoch);
             // What became of a slot whose run died is for the journal to say.
             let died =
                 self.slot.is_none() && grant.record().transfers.last().is_some_and(|t| t.reason == Reason::Expired);
             async move {
-                slot::note_begin(&coordinator, &lease, slot, epoch).await;
+                begun.note(&coordinator, &lease).await;
                 if died {
                     let _ = coordinator.count(&lease, Event::Died).await;
                 }

@@ -13,7 +13,8 @@ use leasehold_core::{
     Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
-    Candidate, CatchUp, Dropped, Fate, Journals, Known, Plan, Schedule, Zone, parse_instant, slot_text,
+    Candidate, CatchUp, Definitions, Dropped, Fate, Journals, Known, Plan, RunDefinition, Schedule, Timing, Zone,
+    parse_instant, slot_text,
 };
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ const EARLY_AT_MOST: Duration = Duration::from_secs(300);
 pub enum SlotPlan {
     /// None.
     Unscheduled,
-    /// The newest that is due.
-    Newest(Box<Schedule>, CatchUp),
+    /// The newest that is due, by a line that is published as it was written.
+    Newest(Box<Schedule>, CatchUp, Box<Timing>),
     /// This one, to be claimed with the lease, or claimed already with the lease that is adopted.
     At(Slot),
     /// This one, only to be named to the command: `trigger` and `backfill` see to the rest.
@@ -59,7 +60,9 @@ impl SlotPlan {
         let schedule = Schedule::new(line, zone, gap, fold).map_err(|e| blame_flag(e, "--slot"))?;
         let age = duration_of("--slot-max-age", args.slot_max_age.as_deref())?;
         let policy = CatchUp::new(1, age.unwrap_or(CatchUp::default().max_age()));
-        Ok(SlotPlan::Newest(Box::new(schedule), policy.map_err(|e| blame_flag(e, "--slot-max-age"))?))
+        let policy = policy.map_err(|e| blame_flag(e, "--slot-max-age"))?;
+        let timing = Timing::of_line(line, args.tz.clone(), args.dst.clone(), args.dst_fold.clone());
+        Ok(SlotPlan::Newest(Box::new(schedule), policy, Box::new(timing)))
     }
 
     /// What to claim with the lease.
@@ -77,7 +80,7 @@ impl SlotPlan {
 
     /// The slot before this one, by the schedule that is known.
     fn before(&self, slot: Slot) -> Option<Slot> {
-        if let SlotPlan::Newest(schedule, _) = self { schedule.before(slot) } else { None }
+        if let SlotPlan::Newest(schedule, ..) = self { schedule.before(slot) } else { None }
     }
 
     /// Finds the slot to run, by the store's clock.
@@ -87,7 +90,7 @@ impl SlotPlan {
             SlotPlan::At(slot) | SlotPlan::Named(slot) => {
                 return Ok(Found::Go(Some(Candidate { slot: *slot, gives_up: None, is_recovery: false })));
             }
-            SlotPlan::Newest(schedule, policy) => (schedule, *policy),
+            SlotPlan::Newest(schedule, policy, _) => (schedule, *policy),
         };
         let journals = Journals::new(coordinator.clone());
         loop {
@@ -205,12 +208,35 @@ pub async fn is_over(coordinator: &Coordinator, lease: &LeaseName, slot: Option<
     Ok(slot.is_some_and(|slot| known.has_succeeded(slot)))
 }
 
-/// Writes down that a run of the slot began.
-pub async fn note_begin(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>, epoch: Epoch) {
-    let Some(slot) = slot else { return };
-    if let Err(error) = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await
-        && error.kind() == Kind::Corrupt
-    {
-        output::say(&format!("slot {} of `{lease}` is not recorded: {error}", slot_text(slot)));
+/// A run of a slot that began, and when the job is due, if this run is how anybody can know it.
+pub struct Begun {
+    slot: Option<Slot>,
+    epoch: Epoch,
+    public: Option<(CatchUp, Timing)>,
+}
+
+impl Begun {
+    pub fn new(plan: &SlotPlan, slot: Option<Slot>, epoch: Epoch) -> Self {
+        let public = match plan {
+            SlotPlan::Newest(_, catch_up, timing) => Some((*catch_up, (**timing).clone())),
+            _ => None,
+        };
+        Begun { slot, epoch, public }
+    }
+
+    /// Writes it down, and publishes the job, so that others notice when nobody runs it. A run that cannot publish is tried again
+    /// by the next.
+    pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName) {
+        let Begun { slot: Some(slot), epoch, public } = self else { return };
+        if let Err(error) = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await
+            && error.kind() == Kind::Corrupt
+        {
+            output::say(&format!("slot {} of `{lease}` is not recorded: {error}", slot_text(slot)));
+        }
+        if let Some((catch_up, timing)) = public {
+            let host = leasehold_system::host::name();
+            let run = RunDefinition { name: lease.clone(), timing, catch_up, host };
+            let _ = Definitions::new(coordinator.clone()).publish_run(&run, slot).await;
+        }
     }
 }
