@@ -7,6 +7,7 @@ use crate::args::Common;
 use crate::kept::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::log::{self, Format, Levels};
 use crate::notify::{NotifyTable, NotifyTables};
+use crate::run_context::RunContext;
 use crate::supervise::windows::Windows;
 use leasehold_core::{Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration};
 use leasehold_server::status::Address;
@@ -35,6 +36,8 @@ pub enum Source {
     Environment(&'static str),
     /// This file.
     File(PathBuf),
+    /// What `run` has told its command, in a file that the command line or the environment names.
+    Context,
     /// Nowhere: it is the default.
     Default,
 }
@@ -52,6 +55,7 @@ impl fmt::Display for Source {
             Source::Flag => f.write_str("flag"),
             Source::Environment(name) => write!(f, "environment {name}"),
             Source::File(path) => write!(f, "file {}", path.display()),
+            Source::Context => f.write_str("the context of a run"),
             Source::Default => f.write_str("default"),
         }
     }
@@ -172,7 +176,11 @@ impl Settings {
             "LEASEHOLD_STORE",
             |f| f.store.clone(),
             |text, source| StoreUrl::parse_in(source.folder(), text),
-        )?;
+        );
+        let store = match store_of_run(common)? {
+            Some(store) => Some(Setting { value: store, source: Source::Context }),
+            None => store?,
+        };
         let state = files.pick(
             &flags.state,
             "state",
@@ -240,6 +248,13 @@ impl Settings {
         })
     }
 
+    /// The store that this file of settings names.
+    pub fn store_of(path: &Path) -> Result<StoreUrl> {
+        let text = read_file(path)?.and_then(|file| file.store);
+        let missing = || Error::new(Kind::Unsupported, format!("`{}` does not name the store", path.display()));
+        StoreUrl::parse_in(path.parent(), &text.ok_or_else(missing)?)
+    }
+
     /// How much history is kept of each lease.
     pub fn retention(&self) -> Retention {
         Retention { transfers: self.history_transfers.value, age: self.history_age.value }
@@ -293,6 +308,15 @@ impl Settings {
             ("output_runs", Some(self.output_runs.value.to_string()), &self.output_runs.source),
         ]
     }
+}
+
+/// The store that the context of a run names: before the environment if the command line names the context, and after it
+/// otherwise.
+fn store_of_run(common: &Common) -> Result<Option<StoreUrl>> {
+    if common.store.is_some() || common.context.is_none() && environment("LEASEHOLD_STORE")?.is_some() {
+        return Ok(None);
+    }
+    RunContext::named(common.context.as_deref())?.map(|(context, _)| context.store()).transpose()
 }
 
 fn default<T>(value: T) -> Setting<T> {

@@ -7,6 +7,7 @@ use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
 use crate::notify::Notifier;
+use crate::run_context::RunContext;
 use crate::{log, output};
 use leasehold::Leases;
 use leasehold_core::measured::{Measured, Requests};
@@ -98,6 +99,35 @@ impl Context {
         }
     }
 
+    /// The token from the flag, or from the environment or the file that `run` set.
+    pub fn token(&self, flag: Option<&str>) -> Result<Token> {
+        let missing =
+            "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed";
+        self.token_or(flag, missing)
+    }
+
+    /// The same, with what to say if there is none.
+    pub fn token_or(&self, flag: Option<&str>, missing: &str) -> Result<Token> {
+        if let Some(text) = flag {
+            return text.parse();
+        }
+        // What the command line names comes before the environment.
+        if self.common.context.is_none()
+            && let Some(token) = self.variable_token()?
+        {
+            return Ok(token);
+        }
+        match RunContext::named(self.common.context.as_deref())? {
+            Some((context, _)) => context.token(),
+            None => Err(Error::new(Kind::Invalid, missing)),
+        }
+    }
+
+    /// The token from the environment that `run` set, without the file.
+    pub fn variable_token(&self) -> Result<Option<Token>> {
+        variable(TOKEN, "token", str::parse)
+    }
+
     /// A record of a lease that somebody once held or operated on; a name nobody used is most likely a typing error.
     pub async fn lease(&self, name: &str) -> Result<Inspection> {
         let lease = LeaseName::new(name)?;
@@ -149,7 +179,9 @@ impl Context {
     fn named_spool(&self) -> Option<(PathBuf, Source)> {
         let variable = |name: &'static str| std::env::var(name).ok().map(|text| (text, Source::Environment(name)));
         let flag = self.common.store.clone().map(|text| (text, Source::Flag));
-        let named = [flag, variable("LEASEHOLD_STORE"), variable(QUEUE)].into_iter().flatten();
+        let context = RunContext::named(self.common.context.as_deref()).ok().flatten();
+        let context = context.and_then(|(context, source)| Some((context.queue?, source)));
+        let named = [flag, variable("LEASEHOLD_STORE"), variable(QUEUE), context].into_iter().flatten();
         named.into_iter().find_map(|(text, source)| match Target::parse(&text) {
             Ok(Target::Spool(path)) => Some((path, source)),
             _ => None,
@@ -347,19 +379,6 @@ pub async fn open_store(url: &StoreUrl) -> Result<Coordinator> {
         output::say(&format!("made a new store at `{url}`; if other machines share it, see that it is mounted here"));
     }
     Ok(coordinator)
-}
-
-/// The token from the flag, or from the environment that `run` set.
-pub fn token(flag: Option<&str>) -> Result<Token> {
-    token_or(flag, "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed")
-}
-
-/// The same, with what to say if there is none.
-pub fn token_or(flag: Option<&str>, missing: &str) -> Result<Token> {
-    match flag {
-        Some(text) => text.parse(),
-        None => variable(TOKEN, "token", str::parse)?.ok_or_else(|| Error::new(Kind::Invalid, missing)),
-    }
 }
 
 /// A spool that is there.

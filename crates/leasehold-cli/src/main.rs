@@ -16,7 +16,9 @@ mod outbound;
 mod output;
 mod patience;
 mod ping;
+mod private_folder;
 mod remedy;
+mod run_context;
 mod service;
 mod stopping;
 mod supervise;
@@ -36,33 +38,38 @@ use tokio::runtime::{Builder, Runtime};
 fn main() -> ExitCode {
     leasehold_core::put_into_words(remedy::words);
     let words: Vec<_> = std::env::args_os().collect();
-    let first = words.get(1).and_then(|word| word.to_str());
-    match first {
+    match words.get(1).and_then(|word| word.to_str()) {
         Some(supervise::deadman::ARGUMENT) => return supervise::deadman::main(&words[2..]),
         Some(supervise::trial::ARGUMENT) => return supervise::trial::main(),
         Some(supervise::rescue::ASK) => return supervise::rescue::ask(&words[2..]),
+        Some(verbs::doctor::CONTENDER) => {
+            stopping::hold_back();
+            return verbs::doctor::contend(&words[2..]);
+        }
         _ => stopping::hold_back(),
     }
-    if first == Some(verbs::doctor::CONTENDER) {
-        return verbs::doctor::contend(&words[2..]);
-    }
+    if args::is_hook(&words) { verbs::hook::fail_closed(|| begin(&words)) } else { begin(&words) }.into()
+}
+
+/// Does what the words say.
+fn begin(words: &[OsString]) -> Exit {
     let mut command = args::Cli::command();
-    let parsed = command.try_get_matches_from_mut(&words).and_then(|found| args::Cli::from_arg_matches(&found));
+    let parsed = command.try_get_matches_from_mut(words).and_then(|found| args::Cli::from_arg_matches(&found));
     let parsed = parsed.map_err(|error| error.format(&mut command));
     // Thousands of small pieces: the end of the process frees them at once.
     std::mem::forget(command);
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return refuse(error, &words),
+        Err(error) => return refuse(error, words),
     };
     if let Err(error) = log::install(&cli) {
-        return output::fail(&error).into();
+        return output::fail(&error);
     }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             output::say(&format!("cannot start: {error}"));
-            return Exit::Unavailable.into();
+            return Exit::Unavailable;
         }
     };
     let exit = runtime.block_on(verbs::execute(cli)).unwrap_or_else(|error| output::fail(&error));
@@ -72,18 +79,18 @@ fn main() -> ExitCode {
         // Returns only if the signal could not be raised.
         let _ = signal_hook::low_level::emulate_default_handler(number.into());
     }
-    exit.into()
+    exit
 }
 
 /// Prints the page that was asked for, or what is wrong with these words.
-fn refuse(error: clap::Error, words: &[OsString]) -> ExitCode {
+fn refuse(error: clap::Error, words: &[OsString]) -> Exit {
     match error.kind() {
         ErrorKind::DisplayHelp => {
-            return output::print(&args::page(words)).map_or_else(|e| Exit::from(&e), |()| Exit::Done).into();
+            return output::print(&args::page(words)).map_or_else(|e| Exit::from(&e), |()| Exit::Done);
         }
         ErrorKind::DisplayVersion => {
             let _ = error.print();
-            return Exit::Done.into();
+            return Exit::Done;
         }
         _ => log::install_for(words),
     }
@@ -101,7 +108,7 @@ fn refuse(error: clap::Error, words: &[OsString]) -> ExitCode {
             tracing::error!(target: log::SAY, exit_code = Exit::Usage.code(), "{}", told.join("; "));
         }
     }
-    Exit::Usage.into()
+    Exit::Usage
 }
 
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);

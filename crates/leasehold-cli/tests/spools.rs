@@ -180,13 +180,13 @@ fn what_a_killed_worker_left_of_payloads_goes_with_the_next_ones_start() {
     let kept = home.path("kept");
     fs::create_dir(&kept).unwrap();
     fs::write(kept.join("alive"), "").unwrap();
-    symlink(&kept, temp.join(format!("leasehold-work-{}", "0".repeat(32)))).unwrap();
-    fs::create_dir(temp.join("leasehold-work-mine")).unwrap();
-    fs::write(temp.join("leasehold-work-mine/alive"), "").unwrap();
+    symlink(&kept, temp.join(format!("leasehold-run-{}", "0".repeat(32)))).unwrap();
+    fs::create_dir(temp.join("leasehold-run-mine")).unwrap();
+    fs::write(temp.join("leasehold-run-mine/alive"), "").unwrap();
     let mut next = start(&["work", "other", "--until-idle", "--no-prefix", "--", "cat"]);
     assert!(next.wait().unwrap().success());
     assert_eq!(left(), 1, "the dead one's is gone, the living one's is not");
-    assert!(kept.join("alive").exists() && temp.join("leasehold-work-mine/alive").exists());
+    assert!(kept.join("alive").exists() && temp.join("leasehold-run-mine/alive").exists());
     living.kill().unwrap();
     living.wait().unwrap();
 }

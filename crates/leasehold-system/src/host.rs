@@ -1,5 +1,7 @@
 //! Who this machine is.
 
+use crate::native;
+
 /// The machine's name, or `unknown-host` where it has none that is printable.
 pub fn name() -> String {
     let uname = rustix::system::uname();
@@ -10,4 +12,19 @@ pub fn name() -> String {
 /// This process's number.
 pub fn pid() -> u32 {
     std::process::id()
+}
+
+/// What tells this boot of the machine from every other; none where the system does not say.
+pub fn boot_id() -> Option<String> {
+    native::boot_id().map(|id| id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_boot_has_one_id() {
+        let id = super::boot_id().unwrap();
+        assert_eq!(super::boot_id(), Some(id.clone()));
+        assert!(id.len() >= 32, "{id}");
+    }
 }

@@ -13,7 +13,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Run", &["run", "acquire", "renew", "release", "progress"]),
     ("Look", &["ls", "show", "history", "runs", "logs", "stats", "check", "advise"]),
     ("Operate", &["revoke", "hand-off", "pause", "resume", "advance", "rewind", "forget", "adopt", "migrate"]),
-    ("Fenced writes", &["write", "publish", "push", "git-hook", "sql", "put", "gate", "proxy", "mcp-gate", "mcp"]),
+    ("Fenced writes", &["write", "publish", "push", "git-hook", "sql", "put", "gate", "proxy"]),
+    ("Agents", &["agents", "hook", "mcp-gate", "mcp"]),
     ("Schedules and queues", &["schedule", "queue", "work"]),
     ("Set up", &["init", "config", "doctor", "drill", "completions", "man", "help"]),
 ];
@@ -150,6 +151,20 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Whether these words are of a hook, as far as that can be told before they are understood.
+pub fn is_hook(words: &[OsString]) -> bool {
+    const WITH_VALUE: [&str; 4] = ["--store", "--context", "--log", "--log-format"];
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some(flag) if WITH_VALUE.contains(&flag) => drop(words.next()),
+            Some(flag) if flag.starts_with('-') => {}
+            verb => return verb == Some("hook"),
+        }
+    }
+    false
 }
 
 /// Adds to an error what was most likely meant.

@@ -1,5 +1,6 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod agents;
 mod boundary;
 mod data;
 #[cfg(test)]
@@ -11,12 +12,13 @@ mod operate;
 mod queue;
 mod schedule;
 
+pub use agents::{Agents, AgentsInstall, AgentsPrint, AgentsVerb, Hook, HookFlags, HookHost, Host};
 #[cfg(feature = "http")]
 pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
 pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
-pub use help::{arranged, page, with_hint};
+pub use help::{arranged, is_hook, page, with_hint};
 pub use monitoring::{LabelledLeases, Monitoring};
 pub use operate::{Advance, Draining, Forget, HandOff, NewHolder, Operate, Order, Revoke};
 pub use queue::*;
@@ -59,6 +61,9 @@ pub struct Common {
     /// Where leases are kept, such as `sqlite:` (default), `dir:/shared/folder`, `postgres://host/db` or `redis://host`
     #[arg(long, global = true, value_name = "URL")]
     pub store: Option<String>,
+    /// Take the store and the token from this file of a run [default: LEASEHOLD_CONTEXT, which `run` and `work` set]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub context: Option<PathBuf>,
     /// Print JSON instead of text, where a command prints data
     #[arg(long, global = true)]
     pub json: bool,
@@ -180,6 +185,10 @@ pub enum Verb {
     McpGate(McpGate),
     /// Serve leases and fenced writes to MCP clients, on standard input and output
     Mcp(Mcp),
+    /// Answer a hook of Claude Code, Codex or Gemini CLI: deny tool calls of a session that lost its lease
+    Hook(Hook),
+    /// Print or install what the hosts of agents need
+    Agents(Agents),
     /// Add to a queue, look at it, and operate on its items
     Queue(Box<Queue>),
     /// Run a command for each item of a queue
@@ -208,8 +217,9 @@ Examples:
   leasehold run report --guard file:out.json -- sh -c './report >new && leasehold write out.json --from new'
 
 The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
-environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. If the lease is lost, every
-process of the command is ended before anybody else can start.")]
+environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. LEASEHOLD_CONTEXT names a file that
+has them too, for programs that do not get the others. If the lease is lost, every process of the command is ended before anybody
+else can start.")]
 pub struct Run {
     /// The lease
     pub name: String,

@@ -20,6 +20,7 @@
 use super::signals::PASSED_ON;
 use super::windows::Windows;
 use super::wire::{self, Order, Outbox, Report};
+use crate::{private_folder, run_context};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_system::process::{Signal, Tree, is_ignored};
 use leasehold_work::output::Usage;
@@ -27,6 +28,7 @@ use rustix::process::{Pid, WaitOptions};
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
 use std::time::Duration;
@@ -117,6 +119,8 @@ async fn watch(arguments: Arguments, mut tree: Tree, channel: StdUnixStream) -> 
     command.args(&arguments.command[1..]).process_group(0);
     // Without the lease there is nothing to run.
     let Some((trust_until, windows)) = wait_to_begin(&mut orders, &mut command).await else { return Ok(()) };
+    let context = command.get_envs().find(|(name, _)| *name == run_context::VARIABLE).and_then(|(_, path)| path);
+    let context = context.map(PathBuf::from);
     if SystemClock.now() >= windows.term_at(trust_until) {
         // It would have to be ended at once: the machine slept, or the start took too long.
         supervisor.send(&Report::OutOfTrust);
@@ -151,6 +155,10 @@ async fn watch(arguments: Arguments, mut tree: Tree, channel: StdUnixStream) -> 
             () = this.supervisor.retry_time() => this.supervisor.push(),
             () = SystemClock.sleep_until(due) => this.time_is_up().await,
         }
+    }
+    if !supervised && let Some(context) = context {
+        // Its owner is dead.
+        private_folder::remove_with(&context);
     }
     let status = this.status.unwrap_or(Report::Killed(9));
     // Nothing is left to watch over, so now it may take its time.

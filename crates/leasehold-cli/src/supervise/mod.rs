@@ -29,6 +29,7 @@ pub use signals::Signals;
 pub use standby::{Feed, Piping, Standby, check, unwatchable};
 pub use tail::Tail;
 
+use crate::run_context::ContextFile;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Keeper, Loss, Standing, Tenancy};
 use leasehold_stores::StoreUrl;
@@ -58,6 +59,8 @@ pub struct Task {
     pub max_runtime: Option<Duration>,
     /// Where its lease is.
     pub store: StoreUrl,
+    /// The file in which it finds its lease, if it could be made.
+    pub context: Option<ContextFile>,
 }
 
 /// Runs the command while the lease is renewed.
@@ -84,6 +87,7 @@ pub async fn supervise<T: Tenancy>(
         notes: Vec::new(),
         cut: None,
         usage: None,
+        context: task.context,
     };
     let mut copying = task.capture.copy_output(&mut child);
     let begun = SystemClock.now();
@@ -143,6 +147,8 @@ struct Supervisor {
     notes: Vec<String>,
     cut: Option<i32>,
     usage: Option<Usage>,
+    /// Removed with us.
+    context: Option<ContextFile>,
 }
 
 impl Supervisor {
@@ -181,6 +187,7 @@ impl Supervisor {
                             rescue.trusted(trust_until);
                             renewal.renewed(trust_until);
                             self.blocked = None;
+                            self.trust(trust_until);
                             self.order(Order::Trust(trust_until));
                         }
                         Standing::Lost(loss) => due = due.min(self.lose(&loss)),
@@ -217,7 +224,15 @@ impl Supervisor {
     fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper<impl Tenancy>) {
         environment.into_iter().for_each(|(name, value)| self.order(Order::Set(name.into(), value)));
         let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
+        self.trust(trust_until);
         self.order(Order::Begin(trust_until, self.windows));
+    }
+
+    /// Those within the command may trust the lease until then.
+    fn trust(&mut self, until: Moment) {
+        if let Some(Err(error)) = self.context.as_mut().map(|context| context.trust(until)) {
+            tracing::debug!("the context of the run cannot be written: {error}");
+        }
     }
 
     /// A dead-man that does not listen is stopped, or gone: then its silence tells.

@@ -2,7 +2,7 @@
 
 use super::{guarded, operate};
 use crate::args::Adopt as Args;
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::guards;
 use leasehold_core::guard::{Adopt, HighWater};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub async fn adopt(context: &Context, args: &Args) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let why = Why::named("--why", &args.why)?;
     let by = operate::by(args.by.as_deref())?;
     let guard = match kept(context, &args.resource, &token).await? {

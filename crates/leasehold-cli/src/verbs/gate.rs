@@ -2,7 +2,7 @@
 
 use super::relay::{Relay, cannot_run, exit_of};
 use crate::args::Gate as Args;
-use crate::context::{Context, OpenToken, token};
+use crate::context::{Context, OpenToken};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -15,7 +15,7 @@ const STRENGTH: Strength =
     Strength::CheckThenAct { window: "from this check to the end of the command the lease may be lost" };
 
 pub async fn gate(context: &Context, args: &Args) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let opened = context.open_token(&token).await?;
     let asked = SystemClock.now();
     let found = opened.resolve().await?;

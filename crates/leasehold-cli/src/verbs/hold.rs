@@ -5,7 +5,7 @@ use super::queue::view as items;
 use super::run::skip_event;
 use crate::args::{Acquire, Progress, Release, Renew};
 use crate::config::duration_of;
-use crate::context::{Context, OpenToken, token};
+use crate::context::{Context, OpenToken};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
 use crate::view;
@@ -66,7 +66,7 @@ pub fn tell_asked(token: &Token, drain: &Drain) {
 }
 
 pub async fn renew(context: &Context, args: &Renew) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let opened = context.open_token(&token).await?;
     let Renewed { live, asked } = opened.tokens.renew(&token).await?;
     if let Some(drain) = asked {
@@ -94,7 +94,7 @@ async fn record(opened: &OpenToken, token: &Token) -> Result<Option<Value>> {
 }
 
 pub async fn progress(context: &Context, args: &Progress) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let report = report(args.marker.as_deref(), args.checkpoint.as_deref())?;
     context.open_token(&token).await?.tokens.progress(&token, report).await?;
     Ok(Exit::Done)
@@ -107,7 +107,7 @@ pub fn report(marker: Option<&str>, checkpoint: Option<&str>) -> Result<Report> 
 }
 
 pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let opened = context.open_token(&token).await?;
     let found = opened.resolve().await?;
     let (Some(coordinator), Right::Lease) = (&opened.coordinator, found.right) else {

@@ -7,7 +7,7 @@ use super::relay::{Relay, cannot_run, exit_of};
 use super::rely_on_the_store;
 use crate::args::McpGate as Args;
 use crate::config::blame_flag;
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, LeaseName, Result};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 pub async fn mcp_gate(context: &Context, args: &Args) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let resource = LeaseName::new(&args.guard).map_err(|e| blame_flag(e, "--guard"))?;
     let state = context.settings()?.state_folder(args.no_state)?;
     let opened = context.open_token(&token).await?;

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod advise;
+mod agents;
 mod check;
 mod config;
 pub mod doctor;
@@ -12,6 +13,7 @@ mod gate;
 mod git_hook;
 mod guarded;
 mod hold;
+pub mod hook;
 mod init;
 mod logs;
 mod look;
@@ -127,6 +129,8 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Proxy(args) => proxy::proxy(context, &args).await,
         Verb::McpGate(args) => mcp_gate::mcp_gate(context, &args).await,
         Verb::Mcp(args) => mcp::mcp(context, &args).await,
+        Verb::Hook(args) => hook::hook(context, &args).await,
+        Verb::Agents(args) => agents::agents(context, &args),
         Verb::Queue(args) => queue::queue(context, args.verb).await,
         Verb::Work(args) => work::work(context, *args).await,
         Verb::Init(args) => init::init(&args),

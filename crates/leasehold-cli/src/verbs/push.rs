@@ -2,7 +2,7 @@
 
 use super::guarded::{self, Expired, admitted, overtaken};
 use crate::args::Push as Args;
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::interrupt::{Interruption, Watch, exit_by};
 use crate::patience::Patience;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?;
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, "the store")?;

@@ -3,7 +3,7 @@
 use super::guarded::{Expired, explain, overtaken};
 use super::write::read_bounded;
 use crate::args::Sql as Args;
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::{output, targets};
 use leasehold_core::guard::Policy;
@@ -21,7 +21,7 @@ pub async fn sql(context: &Context, args: &Args) -> Result<Exit> {
     if args.init {
         return init(context, args, &*guard).await;
     }
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let token = Token { seq: args.seq.unwrap_or(token.seq), ..token };
     if let Some(column) = &args.column {
         return column_of(context, &*guard, column, &token);

@@ -2,7 +2,7 @@
 
 use super::guarded::{self, Expired};
 use crate::args::{Publish, Put, Write};
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::exit::Exit;
 use leasehold_core::guard::Policy;
 use leasehold_core::{Error, Kind, Result};
@@ -12,7 +12,7 @@ use std::io::{Read, Stdin};
 use std::path::Path;
 
 pub async fn write(context: &Context, args: &Write) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let guard = FileGuard::new(&args.file, guarded::policy(args.once))?;
     guarded::write(context, &guard, &token, Expired::of(args.strict), async || {
         let Some(path) = &args.from else { return guard.write_from(&token, std::io::stdin().lock()) };
@@ -26,7 +26,7 @@ pub async fn write(context: &Context, args: &Write) -> Result<Exit> {
 }
 
 pub async fn publish(context: &Context, args: &Publish) -> Result<Exit> {
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let guard = FolderGuard::new(&args.target, Policy::Reentrant)?.keeping(args.keep);
     // The guard would find out only after it has shut older holders out.
     let stat = std::fs::metadata(&args.folder).map_err(|e| unreadable(&args.folder, "the folder ", e))?;
@@ -42,7 +42,7 @@ pub async fn publish(context: &Context, args: &Publish) -> Result<Exit> {
 pub async fn put(context: &Context, args: &Put) -> Result<Exit> {
     use leasehold_guards::object::MAX_BODY_BYTES;
     let (salt, kind, policy) = (args.salt.as_deref(), args.content_type.as_deref(), guarded::policy(args.once));
-    let token = token(args.token.as_deref())?;
+    let token = context.token(args.token.as_deref())?;
     let (guard, kind) = crate::targets::object(&args.url, salt, kind, policy)?;
     let mut body = Vec::new();
     read_bounded(&args.file, "", "body", MAX_BODY_BYTES, |from| from.read_to_end(&mut body))?;

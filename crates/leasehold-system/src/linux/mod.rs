@@ -58,3 +58,7 @@ pub(crate) fn scratch() -> std::io::Result<Scratch> {
     path.metadata()?;
     Ok(Scratch { file: file.into(), path, is_on_disk: false })
 }
+
+pub(crate) fn boot_id() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
+}

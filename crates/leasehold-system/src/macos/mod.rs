@@ -42,3 +42,8 @@ pub(crate) fn scratch() -> std::io::Result<Scratch> {
     let file = options.read(true).append(true).create_new(true).mode(0o600).open(&path)?;
     Ok(Scratch { file, path, is_on_disk: true })
 }
+
+pub(crate) fn boot_id() -> Option<String> {
+    let asked = std::process::Command::new("/usr/sbin/sysctl").args(["-n", "kern.bootsessionuuid"]).output().ok()?;
+    String::from_utf8(asked.stdout).ok()
+}

@@ -3,7 +3,7 @@
 use super::{follow_ups, open, say_error, view};
 use crate::args::{ClaimArgs, Complete, Fail, ItemProgress};
 use crate::config::duration_of;
-use crate::context::{Context, Open, Target, token_or, with_backlog};
+use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
 use crate::verbs::hold::{report, tell_asked};
@@ -100,7 +100,7 @@ async fn held(context: &Context, queue: &str, flag: Option<&str>) -> Result<(Ope
     let target = Target::parse(queue)?;
     let missing =
         "no token: run this inside `leasehold work`, or give --token with what `leasehold queue claim` printed";
-    let token = token_or(flag, missing)?;
+    let token = context.token_or(flag, missing)?;
     check_target(&token, &target)?;
     Ok((context.existing_queue(&target).await?, token))
 }

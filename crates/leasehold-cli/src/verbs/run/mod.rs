@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::kept::Keep;
 use crate::ping;
+use crate::run_context::ContextFile;
 use crate::supervise::settlement::{PATIENCE, Verdict, passes};
 use crate::supervise::windows::Windows;
 use crate::supervise::{self, Ended, Finished, Gathered, Signals, Standby, Task, TimeLimit};
@@ -26,7 +27,7 @@ use leasehold_core::{
 };
 use leasehold_work::schedule::slot_text;
 use plan::Plan;
-use ready::{check, environment, seal};
+use ready::{check, context_file, environment, seal};
 pub use skip::skip_event;
 use skip::{report_skipped, skip};
 use slot::{Begun, Found};
@@ -266,12 +267,14 @@ impl Run<'_> {
         // A `run` within the command is not this one.
         environment.extend(std::env::var_os(ping::VARIABLE).map(|_| (ping::VARIABLE, String::new())));
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
+        let context = context_file(&plan.settings.store, &token, self.slot);
+        environment.push(ContextFile::variable(context.as_ref()));
         let store = plan.settings.store.value.clone();
         let capture = plan.capture(&token.lease, self.gathered.as_ref());
         if let Some(gathered) = capture.gathered.as_ref().filter(|_| self.tries > 1) {
             gathered.note(&format!("try {} of {}", self.tries, plan.retries + 1));
         }
-        let task = Task { environment, windows, capture, max_runtime: plan.max_runtime, store };
+        let task = Task { environment, windows, capture, max_runtime: plan.max_runtime, store, context };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         self.renewals.merge(&finished.renewals);
         if !finished.ended.passes() {

@@ -5,7 +5,7 @@ use super::slot::SlotPlan;
 use super::take::{Busy, Seats};
 use crate::args::Run as Args;
 use crate::config::{Settings, duration_of};
-use crate::context::{Context, token};
+use crate::context::Context;
 use crate::guards;
 use crate::kept::{self, Keeping};
 use crate::supervise::settlement::{Noted, Verdict};
@@ -65,7 +65,7 @@ impl<'a> Plan<'a> {
         let output = if args.progress_output { Output::Counts } else { Output::Ignored };
         let evidence = Evidence::new(output, args.progress_file);
         let adopt = if args.slot.adopt {
-            Some(token(None)?)
+            Some(context.token(None)?)
         } else {
             args.token.as_deref().map(str::parse::<Token>).transpose()?
         };

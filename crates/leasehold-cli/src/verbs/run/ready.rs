@@ -1,8 +1,11 @@
 //! What a run needs before its command starts: guards that are fit and sealed, and its environment.
 
+use crate::config::Setting;
+use crate::run_context::{ContextFile, RunContext};
 use leasehold_core::guard::{self, Guard, Rejection};
 use leasehold_core::{Kind, LeaseName, Result, Slot, Token};
-use leasehold_work::schedule::{idempotency_key, slot_text};
+use leasehold_stores::StoreUrl;
+use leasehold_work::schedule::{self, slot_text};
 use std::sync::Arc;
 
 /// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
@@ -35,11 +38,22 @@ pub async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
     Ok(())
 }
 
+/// The file in which the command finds its lease, not yet written.
+pub fn context_file(store: &Setting<StoreUrl>, token: &Token, slot: Option<Slot>) -> Option<ContextFile> {
+    ContextFile::alone(RunContext::new(store, token, slot, idempotency_key(token, slot)))
+}
+
+/// The same for each attempt to run a slot, whatever the epoch.
+fn idempotency_key(token: &Token, slot: Option<Slot>) -> String {
+    slot.map_or_else(
+        || format!("{}@{}", token.lease, token.epoch),
+        |slot| schedule::idempotency_key(&token.lease, slot),
+    )
+}
+
 /// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
 pub fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)> {
-    // A slot's key is the same for each attempt to run it, whatever the epoch.
-    let key =
-        slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
+    let key = idempotency_key(token, slot);
     let mut environment = vec![
         ("LEASEHOLD_NAME", token.lease.to_string()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string()),

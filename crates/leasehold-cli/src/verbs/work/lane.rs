@@ -5,13 +5,15 @@
 //! the command cannot be started, the store refuses us, the queue has moved.
 
 use super::end::{asked_again, attempt_failed, end};
-use super::folder::{WorkFolder, cannot};
+use super::folder::WorkFolder;
 use super::obituaries::Obituaries;
 use crate::config::METRICS;
 use crate::exit::Exit;
 use crate::kept::{self, Keep, Keeping, RunFacts, Uploads};
 use crate::log;
 use crate::metrics::Monitor;
+use crate::private_folder::cannot;
+use crate::run_context::{ContextFile, RunContext};
 use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass};
 use crate::supervise::windows::Windows;
 use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
@@ -218,12 +220,14 @@ impl<B: Backlog> Lane<'_, B> {
         let Lane { backlog, plan, folder, asked } = self;
         let keeper = Keeper::keep(backlog.tenancy(grant), None);
         let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(&attempt.token));
+        let context = folder.context(RunContext::of_item(&plan.store, &plan.queue, &attempt.token));
         let task = Task {
-            environment: Vec::new(),
+            environment: vec![ContextFile::variable(Some(&context))],
             windows: plan.windows,
             capture: capture(plan, attempt, keep.as_ref()),
             max_runtime: plan.max_runtime,
             store: plan.store.clone(),
+            context: Some(context),
         };
         let mut finished = supervise(keeper, standby, task, signals).await;
         let copying = finished.output.take();
