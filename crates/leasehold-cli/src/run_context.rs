@@ -238,3 +238,23 @@ impl Drop for ContextFile {
         let _ = std::fs::remove_file(&self.path);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_in_it_and_where_it_is_is_said() {
+        let token: Token = format!("job:3:{:032x}:{:032x}:0", 1, 2).parse().unwrap();
+        let told = |store: &str, source: Source| {
+            let store = Setting { value: store.parse().unwrap(), source };
+            serde_json::to_value(RunContext::new(&store, &token, None, "key".into())).unwrap()
+        };
+        let flag = told("redis://ann:hunter2@db/0", Source::Flag);
+        assert!(!flag.to_string().contains("hunter2"), "{flag}");
+        assert_eq!(flag["secret"]["environment"], "LEASEHOLD_STORE");
+        let file = told("redis://ann:hunter2@db/0", Source::File("/etc/leasehold.toml".into()));
+        assert_eq!(file["secret"]["file"], "/etc/leasehold.toml");
+        assert!(told("redis://db/0", Source::Flag).get("secret").is_none());
+    }
+}
