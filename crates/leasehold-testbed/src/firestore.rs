@@ -64,6 +64,12 @@ pub fn service_account(folder: &Path) -> PathBuf {
     path
 }
 
+/// The key file of a service account with a key that is new each time.
+pub fn new_service_account(folder: &Path) -> PathBuf {
+    tokens::make_keys(folder);
+    service_account(folder)
+}
+
 struct StandIn {
     records: Records,
     tokens: Vec<String>,

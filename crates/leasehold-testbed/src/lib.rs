@@ -31,7 +31,7 @@ pub use buckets::{BUCKET, azurite, moto, moto_tls, seaweed};
 pub use dynamodb::{aws_credentials, dynalite};
 pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use fake_time::FakeTime;
-pub use firestore::{firestore_stand_in, serve_firestore_if_asked, service_account};
+pub use firestore::{firestore_stand_in, new_service_account, serve_firestore_if_asked, service_account};
 pub use git::{GitServer, git_http, git_jgit, git_ssh};
 pub use mariadb::{mariadb, mariadb_run, mariadb_with};
 pub use nats::{nats, nats_cluster, nats_with};

@@ -62,6 +62,7 @@ struct Shared {
     is_full: AtomicBool,
     conflicts: AtomicUsize,
     authorization: Mutex<String>,
+    refused: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Clone)]
@@ -93,6 +94,7 @@ impl StandIn {
             is_full: AtomicBool::new(false),
             conflicts: AtomicUsize::new(0),
             authorization: Mutex::default(),
+            refused: Mutex::default(),
         });
         let app = Router::new().fallback(answer).with_state(state.clone());
         let serving = Loopback::start(async move |listener| axum::serve(listener, app).await.unwrap());
@@ -107,6 +109,11 @@ impl StandIn {
     /// From now on every request is denied, as after credentials were revoked; or no more.
     pub fn lock_out(&self, is_locked_out: bool) {
         self.state.is_locked_out.store(is_locked_out, Ordering::SeqCst);
+    }
+
+    /// From now on a request whose `Authorization` has this in it is refused, as after a key was replaced by another.
+    pub fn refuse(&self, key: &str) {
+        *self.state.refused.lock().unwrap() = Some(key.to_owned());
     }
 
     /// From now on nothing can be written, as on a server whose disk is full; or no more.
@@ -161,6 +168,12 @@ impl Shared {
         given.clone_into(&mut self.authorization.lock().unwrap());
         if self.is_locked_out.load(Ordering::SeqCst) {
             return refusal(StatusCode::FORBIDDEN, "AccessDenied");
+        }
+        if self.refused.lock().unwrap().as_ref().is_some_and(|key| given.contains(key)) {
+            return match self.dialect {
+                Dialect::S3 => refusal(StatusCode::FORBIDDEN, "InvalidAccessKeyId"),
+                Dialect::Google => refusal(StatusCode::UNAUTHORIZED, "AuthenticationRequired"),
+            };
         }
         // `/bucket/key`; Google's client escapes the `/` within the key, which only decoding shows.
         let path = unescape(uri.path());

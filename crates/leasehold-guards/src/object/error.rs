@@ -7,6 +7,12 @@ use leasehold_core::{Error, Kind};
 
 /// The driver's error in one line. Its own words contain addresses and bodies, so only the last cause is shown.
 pub(super) fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error {
+    if let object_store::Error::Generic { source, .. } = error
+        && let Some(cause) = source.downcast_ref::<Error>()
+    {
+        // Nothing was sent: there are no credentials to send it with. The cause says whether to try again.
+        return Error::new(cause.kind(), format!("cannot ask for resource=`{resource}`: {cause}"));
+    }
     let (kind, what) = match error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             (Kind::Unsupported, "the service refuses the credentials; they must allow to read and write the object")
@@ -33,4 +39,20 @@ pub(super) fn failure(error: &object_store::Error, resource: &str, unknown: Kind
 fn is_full(error: &object_store::Error) -> bool {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| cause.source());
     causes.into_iter().any(|cause| cause.to_string().contains("507 Insufficient Storage"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_that_are_missing_leave_nothing_unknown() {
+        for kind in [Kind::Unsupported, Kind::Unavailable] {
+            let source = Box::new(Error::new(kind, "cannot use the token in `/token`"));
+            let driver = object_store::Error::Generic { store: "credentials", source };
+            let error = failure(&driver, "s3://b/x", Kind::Indeterminate);
+            assert_eq!(error.kind(), kind);
+            assert!(error.to_string().contains("cannot use the token in `/token`"), "{error}");
+        }
+    }
 }

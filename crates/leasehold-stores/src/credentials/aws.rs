@@ -292,7 +292,7 @@ mod tests {
         let container = wanted(None, &[uri]).credentials(script);
         assert_eq!(container.get().await.unwrap().key_id, "ID");
         assert_eq!(container.get().await.unwrap().key_id, "ID");
-        *container.state.lock().await = crate::credentials::State { found: None, last: None };
+        container.refuse();
         let error = container.get().await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert_eq!(container.get().await.unwrap_err().kind(), Kind::Unsupported, "nobody is there");

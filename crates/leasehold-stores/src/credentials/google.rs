@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(tokens.get().await.unwrap().bearer, "T");
         // The second call asks nobody.
         assert_eq!(tokens.get().await.unwrap().bearer, "T");
-        *tokens.state.lock().await = crate::credentials::State { found: None, last: None };
+        tokens.refuse();
         let error = tokens.get().await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported, "{error}");
         assert!(error.to_string().contains("token server refused with 400; check the clock"), "{error}");

@@ -2,8 +2,9 @@
 //! providers.
 //!
 //! Promise: temporary credentials are renewed minutes before they expire. While that fails, the old ones are used for as long
-//! as they are surely valid. Refused ones are looked up again. No secret is in a message. Non-promise: what needs a sign-in, a
-//! program or a chain of roles is not followed; the message says what to run instead.
+//! as they are surely valid. Refused ones are looked up again, and if others are found, the request is sent once more
+//! ([`Renewed::replaced`]). No secret is in a message. Non-promise: what needs a sign-in, a program or a chain of roles is not
+//! followed; the message says what to run instead. Azure's credentials are the driver's own.
 
 #[cfg(any(feature = "dynamodb", feature = "object"))]
 pub(crate) mod aws;
@@ -12,6 +13,9 @@ pub(crate) mod aws_profile;
 mod connection;
 #[cfg(any(feature = "firestore", feature = "object"))]
 pub(crate) mod google;
+#[cfg(test)]
+#[cfg(all(feature = "dynamodb", feature = "firestore"))]
+mod rotation;
 
 use async_trait::async_trait;
 #[cfg(feature = "object")]
@@ -23,6 +27,7 @@ use object_store::{CredentialProvider, RetryConfig};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -62,6 +67,35 @@ type Find<C> = Box<dyn Fn() -> Result<Found<C>> + Send + Sync>;
 pub(crate) struct Renewed<C> {
     find: Find<C>,
     state: Mutex<State<C>>,
+    /// Set by a refusal, until they are looked up again.
+    refused: AtomicBool,
+    /// How often others took their place.
+    issue: AtomicU64,
+}
+
+/// Which credentials a request is sent with, of those that took each other's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Issue(u64);
+
+/// An error answer's codes, with status 400, for credentials that are wrong, expired or not allowed to do it.
+const REFUSALS: &[&str] = &[
+    "AccessDenied",
+    "AccessDeniedException",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "InvalidToken",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+];
+
+/// Whether an answer refuses the credentials of its request. Then the request was not done.
+pub(crate) fn are_refused(status: u16, code: &str) -> bool {
+    matches!(status, 401 | 403) || (status == 400 && REFUSALS.contains(&code))
 }
 
 struct State<C> {
@@ -76,9 +110,10 @@ impl<C> fmt::Debug for Renewed<C> {
     }
 }
 
-impl<C> Renewed<C> {
+impl<C: PartialEq> Renewed<C> {
     fn new(find: impl Fn() -> Result<Found<C>> + Send + Sync + 'static) -> Self {
-        Renewed { find: Box::new(find), state: Mutex::new(State { found: None, last: None }) }
+        let state = Mutex::new(State { found: None, last: None });
+        Renewed { find: Box::new(find), state, refused: AtomicBool::new(false), issue: AtomicU64::new(0) }
     }
 
     /// Refuses what is unusable, as far as that shows without asking a service.
@@ -87,25 +122,49 @@ impl<C> Renewed<C> {
         (self.find)().map(drop)
     }
 
-    /// Makes the next request look the credentials up again.
-    #[cfg(any(feature = "dynamodb", feature = "firestore"))]
-    pub(crate) async fn forget(&self) {
-        *self.state.lock().await = State { found: None, last: None };
+    /// To be asked for before a request is sent.
+    pub(crate) fn issue(&self) -> Issue {
+        Issue(self.issue.load(Ordering::SeqCst))
+    }
+
+    /// Makes the next request look the credentials up again: they may have changed, in a file or at a service.
+    pub(crate) fn refuse(&self) {
+        self.refused.store(true, Ordering::SeqCst);
+    }
+
+    /// Looks them up again, after those of this issue were refused. Whether there are others now: then the request, which was
+    /// not done, may be sent once more.
+    pub(crate) async fn replaced(&self, issue: Issue) -> bool {
+        if self.issue() == issue {
+            self.refuse();
+            return self.get().await.is_ok() && self.issue() != issue;
+        }
+        true
     }
 
     pub(crate) async fn get(&self) -> Result<Arc<C>> {
         let mut state = self.state.lock().await;
+        let were_refused = self.refused.load(Ordering::SeqCst);
+        if were_refused {
+            state.found = None;
+        }
         let found = match &state.found {
             Some(found) => found.clone(),
             None => state.found.insert(Arc::new((self.find)()?)).clone(),
         };
         found.connector.begin();
         match (found.provider.get_credential().await, state.last.clone()) {
-            (Ok(fresh), _) => {
+            (Ok(fresh), before) => {
+                if before.is_some_and(|(before, _)| before != fresh) {
+                    self.issue.fetch_add(1, Ordering::SeqCst);
+                }
                 state.last = Some((fresh.clone(), clock::now()));
+                if were_refused {
+                    self.refused.store(false, Ordering::SeqCst);
+                }
                 Ok(fresh)
             }
-            (Err(_), Some((last, at))) if clock::now().saturating_since(at) < SURELY_GOOD => Ok(last),
+            (Err(_), Some((last, at))) if !were_refused && clock::now().saturating_since(at) < SURELY_GOOD => Ok(last),
             // The driver's message may quote a file, or an address with a token in it.
             (Err(_), _) => {
                 state.found = None;
@@ -116,12 +175,37 @@ impl<C> Renewed<C> {
 }
 
 #[async_trait]
-impl<C: fmt::Debug + Send + Sync> CredentialProvider for Renewed<C> {
+impl<C: PartialEq + fmt::Debug + Send + Sync> CredentialProvider for Renewed<C> {
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
         let failed = |e| object_store::Error::Generic { store: "credentials", source: Box::new(e) };
         self.get().await.map_err(failed)
+    }
+}
+
+/// The same, whatever kind of credentials they are.
+#[cfg(feature = "object")]
+#[async_trait]
+pub(crate) trait Replaceable: fmt::Debug + Send + Sync {
+    fn issue(&self) -> Issue;
+    fn refuse(&self);
+    async fn replaced(&self, issue: Issue) -> bool;
+}
+
+#[cfg(feature = "object")]
+#[async_trait]
+impl<C: PartialEq + Send + Sync> Replaceable for Renewed<C> {
+    fn issue(&self) -> Issue {
+        self.issue()
+    }
+
+    fn refuse(&self) {
+        self.refuse();
+    }
+
+    async fn replaced(&self, issue: Issue) -> bool {
+        self.replaced(issue).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! One signed request to DynamoDB, and what its answer means.
 
 use crate::credentials::aws::Wanted;
-use crate::credentials::{Renewed, var};
+use crate::credentials::{Renewed, are_refused, var};
 use crate::http::client::{quoted, reading};
 use crate::http::{Answer, exchange};
 use crate::phase::Phase;
@@ -100,7 +100,11 @@ impl Endpoint {
         phase: Phase,
         table: &str,
     ) -> Result<(Value, Timestamp), Failure> {
-        let answer = self.exchange(action, question, phase).await?;
+        let issue = self.credentials.issue();
+        let mut answer = self.exchange(action, question, phase).await?;
+        if are_refused(answer.status, &code_in(&answer)) && self.credentials.replaced(issue).await {
+            answer = self.exchange(action, question, phase).await?;
+        }
         match answer.status {
             200 => {
                 let value = serde_json::from_slice(&answer.body).map_err(|e| {
@@ -109,16 +113,7 @@ impl Endpoint {
                 })?;
                 Ok((value, answer.now))
             }
-            _ => {
-                let failure = self.refused(&answer, action, phase, table);
-                if let Failure::Error(error) = &failure
-                    && error.kind() == Kind::Unsupported
-                {
-                    // They may have changed meanwhile, in a file or at a service.
-                    self.credentials.forget().await;
-                }
-                Err(failure)
-            }
+            _ => Err(self.refused(&answer, action, phase, table)),
         }
     }
 
@@ -151,8 +146,7 @@ impl Endpoint {
     /// What an error answer means. DynamoDB changes nothing when it gives one below 500.
     fn refused(&self, answer: &Answer, action: &str, phase: Phase, table: &str) -> Failure {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let code = body["__type"].as_str().unwrap_or_default();
-        let code = printable(code.rsplit('#').next().unwrap_or_default());
+        let code = code_in(answer);
         let said = body["message"].as_str().or_else(|| body["Message"].as_str()).unwrap_or_default();
         let said = quoted(said);
         let (kind, what) = match code.as_str() {
@@ -210,4 +204,11 @@ impl Endpoint {
         };
         Failure::Error(Error::new(kind, what))
     }
+}
+
+/// The code of an error answer; empty if it has none.
+fn code_in(answer: &Answer) -> String {
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let code = body["__type"].as_str().unwrap_or_default();
+    printable(code.rsplit('#').next().unwrap_or_default())
 }

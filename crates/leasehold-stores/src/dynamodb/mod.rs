@@ -15,7 +15,7 @@
 mod connection;
 mod table;
 
-use crate::credentials::{self, aws};
+use crate::credentials::{self, Env, aws};
 use crate::http::client::{CA, client};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
@@ -87,20 +87,24 @@ fn parts(address: &Address) -> Result<(Option<&str>, &str)> {
 
 /// Prepares a client; nothing is sent.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<DynamoStore> {
-    let (region, table) = parts(address)?;
-    let client = client(address)?;
-    let wanted = aws::Wanted {
-        env: credentials::env(),
-        keys: None,
-        profile: address.option("profile").map(str::to_owned),
-        file: address.option("credentials").map(PathBuf::from),
-        region: region.map(str::to_owned),
-    };
-    let endpoint = Endpoint::new(client, wanted, address.option("endpoint"))?;
-    Ok(DynamoStore { endpoint: Arc::new(endpoint), table: table.to_owned(), namespace: namespace.clone() })
+    DynamoStore::new(address, namespace, credentials::env())
 }
 
 impl DynamoStore {
+    pub(crate) fn new(address: &Address, namespace: &Namespace, env: Env) -> Result<Self> {
+        let (region, table) = parts(address)?;
+        let client = client(address)?;
+        let wanted = aws::Wanted {
+            env,
+            keys: None,
+            profile: address.option("profile").map(str::to_owned),
+            file: address.option("credentials").map(PathBuf::from),
+            region: region.map(str::to_owned),
+        };
+        let endpoint = Endpoint::new(client, wanted, address.option("endpoint"))?;
+        Ok(DynamoStore { endpoint: Arc::new(endpoint), table: table.to_owned(), namespace: namespace.clone() })
+    }
+
     fn shelf(&self, shelf: Shelf) -> Value {
         json!({ "S": format!("{}#{}", self.namespace, shelf.as_str()) })
     }

@@ -1,6 +1,6 @@
 //! One request to Firestore, and what its answer means.
 
-use crate::credentials::Renewed;
+use crate::credentials::{Renewed, are_refused};
 use crate::http::client::{Untimed, quoted, untimed};
 use crate::phase::Phase;
 use crate::url::is_loopback;
@@ -85,25 +85,30 @@ impl Service {
 
     /// One call. A write is sent once.
     pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, Failure> {
-        // Without a token nothing is sent, so an error here leaves no write unknown.
-        let url = format!("{}/v1/{}{call}", self.base, self.documents);
-        let request = self.client.post(url).json(question);
-        let request = match &self.tokens {
-            Tokens::Emulator => request.bearer_auth("owner"),
-            Tokens::Google(tokens) => request.bearer_auth(&tokens.get().await?.bearer),
-        };
-        let answer = untimed(request, phase, &self.base).await?;
-        if answer.status != 200 {
-            if let (401, Tokens::Google(tokens)) = (answer.status, &self.tokens) {
-                // It may have been revoked, and another may be available.
-                tokens.forget().await;
+        let answer = match &self.tokens {
+            Tokens::Emulator => self.exchange(call, question, phase, "owner").await?,
+            // Without a token nothing is sent, so an error here leaves no write unknown.
+            Tokens::Google(tokens) => {
+                let issue = tokens.issue();
+                let answer = self.exchange(call, question, phase, &tokens.get().await?.bearer).await?;
+                match are_refused(answer.status, "") && tokens.replaced(issue).await {
+                    true => self.exchange(call, question, phase, &tokens.get().await?.bearer).await?,
+                    false => answer,
+                }
             }
+        };
+        if answer.status != 200 {
             return Err(self.refused(&answer, phase));
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
             let message = format!("{self} gave an answer that is none of Firestore's; check the endpoint");
             Failure::Error(Error::new(phase.unanswered(), message).with_source(e))
         })
+    }
+
+    async fn exchange(&self, call: &str, question: &Value, phase: Phase, token: &str) -> Result<Untimed> {
+        let url = format!("{}/v1/{}{call}", self.base, self.documents);
+        untimed(self.client.post(url).json(question).bearer_auth(token), phase, &self.base).await
     }
 
     /// What an error answer means. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.

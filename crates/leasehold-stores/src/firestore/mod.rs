@@ -100,7 +100,7 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<FirestoreS
 }
 
 impl FirestoreStore {
-    fn new(address: &Address, namespace: &Namespace, env: Env) -> Result<Self> {
+    pub(crate) fn new(address: &Address, namespace: &Namespace, env: Env) -> Result<Self> {
         let CollectionPath { project, database, collection } = parts(address)?;
         let client = client(address)?;
         let emulator = address.option("emulator").or_else(|| var(&env, "FIRESTORE_EMULATOR_HOST"));

@@ -6,7 +6,7 @@
 use super::azure::ConnectionString;
 use super::connection::{Advice, Connector};
 use super::layout::Compared;
-use crate::credentials::{Env, aws, google as google_credentials, var};
+use crate::credentials::{Env, Replaceable, aws, google as google_credentials, var};
 use crate::url::{Address, Secret};
 use leasehold_core::{Error, Kind, Result};
 use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
@@ -100,6 +100,8 @@ impl Service {
 /// A bucket, and a client for it.
 pub(super) struct Bucket {
     pub(super) cloud: Arc<dyn Cloud>,
+    /// Those that can be looked up again.
+    pub(super) credentials: Option<Arc<dyn Replaceable>>,
     pub(super) service: Service,
     pub(super) name: String,
     /// The folder of all namespaces.
@@ -165,14 +167,20 @@ fn is_local(endpoint: &str) -> bool {
 /// Reads the settings and builds the client.
 pub(super) fn bucket(address: &Address, env: &Env) -> Result<Bucket> {
     check(address)?;
-    let service = Service::of(address)?;
-    let name = address.hosts[0].name.clone();
-    let prefix = Path::parse(address.path.trim_matches('/')).unwrap_or_default();
-    let (builder, endpoint) = match service {
+    let built = match Service::of(address)? {
         Service::S3 => s3(address, env)?,
         Service::Google => google(address, env),
         Service::Azure => azure(address, env)?,
     };
+    bucket_by(built, address, env)
+}
+
+/// The same by a builder that has its endpoint already.
+pub(super) fn bucket_by(built: (Builder, Option<String>), address: &Address, env: &Env) -> Result<Bucket> {
+    let (builder, endpoint) = built;
+    let service = Service::of(address)?;
+    let name = address.hosts[0].name.clone();
+    let prefix = Path::parse(address.path.trim_matches('/')).unwrap_or_default();
     if let Some(endpoint) = &endpoint {
         check_endpoint(endpoint).map_err(|what| {
             let message =
@@ -186,12 +194,14 @@ pub(super) fn bucket(address: &Address, env: &Env) -> Result<Bucket> {
         None => format!("{} `{name}`", bucket_word(service)),
     };
     let advice = service.advice(&name);
-    let cloud = builder.identified(address, env, &connector)?.build(&name, connector).map_err(|e| {
+    let (builder, credentials) = builder.identified(address, env, &connector)?;
+    let connector = connector.with_credentials(credentials.clone());
+    let cloud = builder.build(&name, connector).map_err(|e| {
         let why = e.split_whitespace().collect::<Vec<_>>().join(" ");
         Error::new(Kind::Unsupported, format!("cannot use {place}: {why}; {}", advice.credentials))
     })?;
     let label = endpoint.as_deref().map_or_else(|| "the-service-itself".to_owned(), label_of);
-    Ok(Bucket { cloud, service, name, prefix, place, label, advice })
+    Ok(Bucket { cloud, credentials, service, name, prefix, place, label, advice })
 }
 
 const fn bucket_word(service: Service) -> &'static str {
@@ -226,7 +236,7 @@ fn connector(address: &Address, env: &Env, service: Service, is_local: bool) -> 
 }
 
 /// The driver's builders, without the settings that they share.
-enum Builder {
+pub(super) enum Builder {
     S3(Box<AmazonS3Builder>),
     Google { builder: Box<GoogleCloudStorageBuilder>, has_token: bool },
     Azure(Box<MicrosoftAzureBuilder>),
@@ -234,20 +244,25 @@ enum Builder {
 
 impl Builder {
     /// Adds the credentials that are to be found, over this connector where they have to be fetched.
-    fn identified(self, address: &Address, env: &Env, connector: &Connector) -> Result<Self> {
+    fn identified(
+        self,
+        address: &Address,
+        env: &Env,
+        connector: &Connector,
+    ) -> Result<(Self, Option<Arc<dyn Replaceable>>)> {
         Ok(match self {
             Builder::S3(builder) => {
-                let credentials = wanted(address, env).credentials(connector.client());
+                let credentials = Arc::new(wanted(address, env).credentials(connector.client()));
                 credentials.check()?;
-                Builder::S3(Box::new(builder.with_credentials(Arc::new(credentials))))
+                (Builder::S3(Box::new(builder.with_credentials(credentials.clone()))), Some(credentials))
             }
             Builder::Google { builder, has_token: false } => {
-                let credentials = google_credentials::credentials(connector.client(), env.clone(), None);
+                let credentials = Arc::new(google_credentials::credentials(connector.client(), env.clone(), None));
                 credentials.check()?;
-                let builder = Box::new(builder.with_credentials(Arc::new(credentials)));
-                Builder::Google { builder, has_token: true }
+                let builder = Box::new(builder.with_credentials(credentials.clone()));
+                (Builder::Google { builder, has_token: true }, Some(credentials))
             }
-            builder => builder,
+            builder => (builder, None),
         })
     }
 

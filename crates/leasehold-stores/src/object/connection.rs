@@ -4,7 +4,7 @@
 //! 409 and 412. Concurrent requests do not mix, because each carries its own [`Watcher`]. Non-promise: the store decides what a
 //! status means for a record.
 
-use crate::credentials::{self, code_in};
+use crate::credentials::{self, Replaceable, are_refused, code_in};
 use crate::phase::Phase;
 use crate::utc::time_of;
 use async_trait::async_trait;
@@ -62,6 +62,8 @@ impl Watcher {
 #[derive(Debug)]
 pub(super) struct Connector {
     client: reqwest::Client,
+    /// Told when the service refuses them.
+    credentials: Option<Arc<dyn Replaceable>>,
 }
 
 impl Connector {
@@ -85,7 +87,11 @@ impl Connector {
             }
             builder = bundle.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
         }
-        Ok(Connector { client: builder.build().map_err(|e| e.to_string())? })
+        Ok(Connector { client: builder.build().map_err(|e| e.to_string())?, credentials: None })
+    }
+
+    pub(super) fn with_credentials(self, credentials: Option<Arc<dyn Replaceable>>) -> Self {
+        Connector { credentials, ..self }
     }
 
     /// The same client, unwatched: for credentials.
@@ -96,22 +102,31 @@ impl Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Watched(HttpClient::new(self.client.clone()))))
+        let client = HttpClient::new(self.client.clone());
+        Ok(HttpClient::new(Watched { client, credentials: self.credentials.clone() }))
     }
 }
 
 #[derive(Debug)]
-struct Watched(HttpClient);
+struct Watched {
+    client: HttpClient,
+    credentials: Option<Arc<dyn Replaceable>>,
+}
 
 #[async_trait]
 impl HttpService for Watched {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        // Requests for credentials are not watched.
+        // Requests of a guard, and those for Azure's credentials, are not watched.
         let Some(watcher) = request.extensions().get::<Watcher>().cloned() else {
-            return self.0.execute(request).await;
+            let response = self.client.execute(request).await?;
+            if let Some(credentials) = self.credentials.as_ref().filter(|_| are_refused(response.status().as_u16(), ""))
+            {
+                credentials.refuse();
+            }
+            return Ok(response);
         };
         watcher.note(|seen| *seen = Seen { sent: true, ..Seen::default() });
-        let response = self.0.execute(request).await.inspect_err(|e| watcher.note(|seen| seen.fail(e)))?;
+        let response = self.client.execute(request).await.inspect_err(|e| watcher.note(|seen| seen.fail(e)))?;
         let (parts, body) = response.into_parts();
         let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
         watcher.note(|seen| {
@@ -144,6 +159,11 @@ impl Seen {
             self.why = leasehold_core::printable(&at.to_string());
             cause = at.source();
         }
+    }
+
+    /// Whether the service refused the credentials, and so did nothing.
+    pub(super) fn is_refused(&self) -> bool {
+        self.status.is_some_and(|status| are_refused(status, &self.code))
     }
 
     /// Whether the connection broke before the answer.
@@ -183,12 +203,12 @@ pub(super) fn failure(
             }
             _ if seen.sent => Error::new(phase.unanswered(), format!("no answer from {place}: {}", seen.why)),
             Some(driver) => {
-                let why = match credentials::cause(&driver) {
-                    Some(cause) => cause.to_string(),
-                    None => format!("{driver}; {}", advice.credentials),
+                let (kind, why) = match credentials::cause(&driver) {
+                    Some(cause) => (cause.kind(), cause.to_string()),
+                    None => (Kind::Unavailable, format!("{driver}; {}", advice.credentials)),
                 };
                 let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-                Error::new(Kind::Unavailable, format!("cannot ask {place}: {why}"))
+                Error::new(kind, format!("cannot ask {place}: {why}"))
             }
             None => {
                 Error::new(Kind::Unavailable, format!("no credentials for {place} in time; {}", advice.credentials))
@@ -201,7 +221,7 @@ pub(super) fn failure(
         (_, "RequestTimeTooSkewed") => refused("this machine's clock is too far off for its signature; set it right"),
         (_, "NoSuchBucket" | "ContainerNotFound") => refused(&advice.creation),
         (301 | 302 | 307 | 308, _) | (400, "AuthorizationHeaderMalformed") => refused(&advice.redirected),
-        (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken") => refused(&advice.credentials),
+        _ if seen.is_refused() => refused(&advice.credentials),
         (409, _) => Error::new(Kind::Contended, format!("{said}: others are writing this record; try again")),
         (429, _) => Error::new(Kind::Unavailable, format!("{said}: it is asked too often")),
         (501, _) => refused("it does not know conditional writes"),

@@ -16,9 +16,12 @@ mod connection;
 mod files;
 mod layout;
 mod proof;
+#[cfg(test)]
+mod rotation;
 
 pub use files::Files;
 
+use crate::credentials::{self, Env, Issue};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
 use crate::url::Address;
@@ -99,15 +102,24 @@ pub fn check(address: &Address) -> Result<()> {
 
 /// Finds the credentials. Nothing is sent before the first call, and nothing is created before the first write.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStore> {
-    let bucket = config::bucket(address, &crate::credentials::env())?;
-    let folder = bucket.prefix.clone().join(namespace.as_str());
-    Ok(BucketStore { namespace: Arc::new(BucketNamespace { bucket, folder, proven: OnceCell::new() }) })
+    BucketStore::new(address, namespace, &credentials::env())
+}
+
+impl BucketStore {
+    fn new(address: &Address, namespace: &Namespace, env: &Env) -> Result<Self> {
+        config::bucket(address, env).map(|bucket| BucketStore::within(bucket, namespace))
+    }
+
+    fn within(bucket: Bucket, namespace: &Namespace) -> Self {
+        let folder = bucket.prefix.clone().join(namespace.as_str());
+        BucketStore { namespace: Arc::new(BucketNamespace { bucket, folder, proven: OnceCell::new() }) }
+    }
 }
 
 /// A client for the bucket at this address, for uses other than a store. Credentials and endpoint are found in the same way,
 /// and nothing is sent twice. The caller reads the address's path.
 pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
-    Ok(config::bucket(address, &crate::credentials::env())?.cloud)
+    Ok(config::bucket(address, &credentials::env())?.cloud)
 }
 
 impl BucketNamespace {
@@ -123,6 +135,19 @@ impl BucketNamespace {
         failure(driver, seen, phase, &self.bucket.place, &self.bucket.advice)
     }
 
+    /// The credentials that the next request is sent with.
+    fn issue(&self) -> Option<Issue> {
+        self.bucket.credentials.as_ref().map(|credentials| credentials.issue())
+    }
+
+    /// Whether the credentials were refused, and others are found: then the same may be sent once more.
+    async fn is_replaced(&self, issue: Option<Issue>, seen: &Seen) -> bool {
+        match (&self.bucket.credentials, issue) {
+            (Some(credentials), Some(issue)) if seen.is_refused() => credentials.replaced(issue).await,
+            _ => false,
+        }
+    }
+
     /// Reads an object; none if there is none.
     async fn get(&self, path: &Path) -> Result<(Option<Stored>, Timestamp)> {
         let watcher = Watcher::default();
@@ -132,10 +157,12 @@ impl BucketNamespace {
             let (e_tag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
             Ok((e_tag, version, found.bytes().await?))
         };
+        let issue = self.issue();
         let answer = in_time(async {
             match once().await {
                 // A pooled connection may have been closed; a read may be repeated.
                 Err(_) if watcher.seen().is_broken_off() => once().await,
+                Err(_) if self.is_replaced(issue, &watcher.seen()).await => once().await,
                 answer => answer,
             }
         });
@@ -167,8 +194,9 @@ impl BucketNamespace {
         };
         let body = bytes::Bytes::from(layout::body(tag, value));
         let mut pauses = CONFLICTS.iter();
+        let mut is_repeated = false;
         loop {
-            let watcher = Watcher::default();
+            let (watcher, issue) = (Watcher::default(), self.issue());
             let options = PutOptions {
                 mode: mode.clone(),
                 attributes: attributes(),
@@ -193,6 +221,10 @@ impl BucketNamespace {
                 (answer, status) => {
                     if let (Some(409), Some(pause)) = (status, pauses.next()) {
                         tokio::time::sleep(*pause).await;
+                        continue;
+                    }
+                    if !is_repeated && self.is_replaced(issue, &seen).await {
+                        is_repeated = true;
                         continue;
                     }
                     return Err(self.failed(answer.and_then(Result::err), &seen, Phase::Writing));
@@ -220,15 +252,25 @@ impl BucketNamespace {
     async fn names(&self, shelf: Shelf, asked: &Asked<'_>) -> Result<Names> {
         let prefix = format!("{}/", self.shelf(shelf));
         let watcher = Watcher::default();
-        let options = PaginatedListOptions {
-            offset: asked.after.map(|after| format!("{prefix}{}", layout::encode(after))),
-            // Deeper keys are not ours.
-            delimiter: Some("/".into()),
-            max_keys: Some(asked.count.clamp(1, MAX_KEYS)),
-            page_token: asked.token.clone(),
-            extensions: watcher.extensions(),
+        let once = || {
+            let options = PaginatedListOptions {
+                offset: asked.after.map(|after| format!("{prefix}{}", layout::encode(after))),
+                // Deeper keys are not ours.
+                delimiter: Some("/".into()),
+                max_keys: Some(asked.count.clamp(1, MAX_KEYS)),
+                page_token: asked.token.clone(),
+                extensions: watcher.extensions(),
+            };
+            self.bucket.cloud.list_paginated(Some(&prefix), options)
         };
-        let answer = in_time(self.bucket.cloud.list_paginated(Some(&prefix), options)).await;
+        let issue = self.issue();
+        let answer = in_time(async {
+            match once().await {
+                Err(_) if self.is_replaced(issue, &watcher.seen()).await => once().await,
+                answer => answer,
+            }
+        });
+        let answer = answer.await;
         let seen = watcher.seen();
         let page = match answer {
             Some(Ok(page)) => page,
