@@ -50,7 +50,7 @@ pub const TABLE: &[(Exit, &str)] = &[
     ),
     (
         Exit::Lost,
-        "`renew`, `release`, `progress`, `gate`: the lease or item is no longer held; `write` and other guards: it was released, or has expired (--strict)",
+        "`renew`, `release`, `progress`, `gate`: the lease or item is no longer held; `hand-off`: it was carried out, but is over; `write` and other guards: it was released, or has expired (--strict)",
     ),
     (
         Exit::Fenced,

@@ -3,7 +3,7 @@
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
-    Drain, HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer,
+    Drain, Epoch, HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer,
     format_duration,
 };
 use serde_json::{Value, json};
@@ -71,6 +71,13 @@ pub fn lease_json(lease: &Inspection) -> Value {
         })),
         "now": rfc3339(lease.now),
     })
+}
+
+/// The lease, as it is after an order; and the epoch that the order itself began or left.
+pub fn order_json(lease: &Inspection, ordered: Epoch) -> Value {
+    let mut value = lease_json(lease);
+    value["ordered_epoch"] = json!(ordered.get());
+    value
 }
 
 fn slot_state(state: SlotState) -> &'static str {

@@ -7,29 +7,16 @@
 
 mod common;
 
+use common::traced::{traced, untrace};
 use common::{Done, Home, On, Running, eventually, is_alive, signal};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The same command, which gets a signal at its first call of one of these. What happens is written to a log.
 fn signalled(command: &Command, calls: &str, name: &str, log: &Path) -> Command {
-    let mut traced = Command::new("strace");
-    // The tracer is neither its parent nor in its group, so both are as they would be without one.
-    traced.args(["-DDD", "-f", "-o", log.to_str().unwrap(), "-e", &format!("trace={calls}")]);
-    traced.args(["-e", &format!("inject={calls}:signal={name}:when=1"), "--"]);
-    traced.arg(command.get_program()).args(command.get_args());
-    traced.current_dir(command.get_current_dir().unwrap()).env_clear();
-    traced.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    // A group of its own, and not an orphaned one: only such a group is stopped from the terminal.
-    traced.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    traced
-}
-
-fn status(pid: i32, field: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default().trim().to_owned()
+    let inject = format!("inject={calls}:signal={name}:when=1");
+    traced(command, log, &["-e", &format!("trace={calls}"), "-e", &inject])
 }
 
 /// The same, stopped by a signal at its first fsync, and without a tracer from then on. A signal that waits for the commit
@@ -42,16 +29,13 @@ fn stopped(home: &Home, command: &Command, name: &str) -> Option<Running> {
     let log = home.path(&format!("{name}.strace"));
     let _ = std::fs::remove_file(&log);
     let writer = Running::from(signalled(command, "fsync,fdatasync", name, &log).spawn().unwrap());
-    let state = || status(writer.pid(), "State:");
     let logged = |says: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(says));
     let ended = format!("{} +++ exited with", writer.pid());
     eventually("the writer is stopped, or has ended", || logged("stopped by") || logged(&ended));
     if !logged("stopped by") {
         return None;
     }
-    let tracer: i32 = status(writer.pid(), "TracerPid:").parse().unwrap();
-    signal(tracer, "KILL");
-    eventually("the tracer is gone", || state().starts_with('T'));
+    untrace(&writer);
     Some(writer)
 }
 

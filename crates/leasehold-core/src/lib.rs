@@ -71,7 +71,9 @@ mod token;
 mod verbs;
 mod wait;
 
-pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released, Releasing, lost_error};
+pub use coordinator::{
+    Acquired, Ask, Carried, Coordinator, Inspection, Listing, Operated, Released, Releasing, lost_error,
+};
 pub use counters::{Counters, EndedRun, Event};
 pub use distribution::Distribution;
 pub use epoch::Epoch;

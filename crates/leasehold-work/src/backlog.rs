@@ -109,6 +109,17 @@ pub struct Asking {
     pub within: Ttl,
 }
 
+/// An order that was carried out.
+#[derive(Debug)]
+pub struct Carried {
+    /// The item now. After an answer that was lost, others may have claimed it since.
+    pub seen: ItemView,
+    /// The epoch that the order began.
+    pub epoch: Epoch,
+    /// The new holder's, for a hand-off.
+    pub token: Option<Token>,
+}
+
 /// The refusal of an order that was decided on another epoch.
 pub(crate) fn changed_since(what: &str, expected: Epoch, seen: Epoch) -> Error {
     let message = format!(
@@ -224,8 +235,9 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// An item, with all there is to see of it.
     async fn show(&self, id: &ItemId) -> Result<ItemView>;
 
-    /// Carries out an operator's order; gives the item, and the token for a hand-off.
-    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)>;
+    /// Carries out an operator's order. A hand-off that was carried out, and was over by the time that this was known, is an
+    /// error of kind [`leasehold_core::Kind::Lost`].
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<Carried>;
 
     /// Asks whoever has claimed the item to finish within this time, and nobody new claims it meanwhile. Gives the item; none if
     /// nobody has claimed it.

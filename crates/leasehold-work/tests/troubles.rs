@@ -5,10 +5,15 @@
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, ManualClock, Moment};
 use leasehold_core::store::{Capabilities, Change, Next, Page, Range, Reading, Store, Survey, Swap, Watch};
-use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Ttl};
+use leasehold_core::{Epoch, Error, HolderId, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Token, Ttl};
+use leasehold_work::Backlog;
+use leasehold_work::backlog::{Carried, Ordered};
+use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{
     Added, Attempts, Claimed, Claimer, FollowUp, ItemGrant, ItemId, ItemName, NewItem, Payload, Queue, QueueName, State,
 };
+use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,12 +51,19 @@ struct Fault {
 }
 
 /// A store in memory that fails for some records, and perhaps writes nothing beside.
-#[derive(Debug)]
 struct Spotty {
     inner: MemoryStore,
     faults: Mutex<Vec<Fault>>,
     is_one_step: bool,
     listings: Mutex<Vec<usize>>,
+    /// What happens before the answer of a write that was applied is lost.
+    meanwhile: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl fmt::Debug for Spotty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spotty")
+    }
 }
 
 impl Spotty {
@@ -93,6 +105,10 @@ impl Store for Spotty {
             Some(fault) => {
                 if fault.is_applied {
                     self.inner.write(change).await?;
+                    let meanwhile = self.meanwhile.lock().unwrap().take();
+                    if let Some(meanwhile) = meanwhile {
+                        meanwhile.await;
+                    }
                 }
                 Err(failed(&fault))
             }
@@ -130,7 +146,8 @@ fn benches() -> [Bench; 2] {
         let (clock, wall) = (ManualClock::default(), Wall(Arc::new(Mutex::new(Moment::from_nanos(0)))));
         wall.set(2 * HOUR);
         let inner = MemoryStore::with_clock(Arc::new(wall.clone()));
-        let store = Arc::new(Spotty { inner, faults: Mutex::default(), is_one_step, listings: Mutex::default() });
+        let (faults, listings, meanwhile) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let store = Arc::new(Spotty { inner, faults, is_one_step, listings, meanwhile });
         let queue = Queue::with_clock(store.clone(), "mail".parse().unwrap(), Arc::new(clock.clone()));
         let claimer = Claimer::new(queue.clone(), None, ttl()).unwrap();
         Bench { clock, wall, store, queue, claimer }
@@ -420,6 +437,54 @@ async fn an_addition_without_an_answer_is_confirmed_by_another_write() {
         bench.store.faults.lock().unwrap().push(away);
         let added = bench.queue.add(NewItem { key: Some("b".parse().unwrap()), ..item("y") }).await;
         assert_eq!(added.unwrap_err().kind(), Kind::Indeterminate);
+    }
+}
+
+/// While the answer is lost, the item is claimed by others, after whoever it was handed off to has failed.
+#[tokio::test]
+async fn an_order_whose_answer_was_lost_is_told_by_what_it_did_itself() {
+    let to = HolderId::new(None);
+    let past = Epoch::new(7).unwrap();
+    let hand_off = Order::HandOff { to: to.clone(), ttl: ttl() };
+    for (order, began) in
+        [(Order::Retry { past: None }, Some(1)), (Order::Retry { past: Some(past) }, Some(8)), (hand_off, None)]
+    {
+        for bench in benches() {
+            let name = bench.add(item("x")).await;
+            let lost = Fault {
+                name: name.key().unwrap().name.to_string(),
+                kind: Kind::Indeterminate,
+                is_for_reads: false,
+                is_applied: true,
+                times: 1,
+            };
+            bench.store.faults.lock().unwrap().push(lost);
+            let Bench { queue, store, mut claimer, .. } = bench;
+            let (others, id, nonce) = (queue.clone(), name.id.clone(), to.nonce);
+            *store.meanwhile.lock().unwrap() = Some(Box::pin(async move {
+                let item = others.inspect(&id).await.unwrap().item;
+                if began.is_none() {
+                    let lease = others.item(id).lease().unwrap();
+                    let token = Token { lease, lineage: item.lineage, epoch: item.epoch, nonce, seq: 0 };
+                    let grant = others.by_token(&token).await.unwrap();
+                    others.fail(&grant, "no".parse().unwrap(), Some(Duration::ZERO), false).await.unwrap();
+                }
+                assert!(matches!(claimer.claim().await.unwrap(), Claimed::Item(_)));
+            }));
+            let (by, why) = ("ann".parse().unwrap(), "drill".parse().unwrap());
+            let ordered = Ordered { by, why, if_epoch: None, order: order.clone() };
+            match (Backlog::operate(&queue, &name.id, ordered).await, began) {
+                (Ok(Carried { seen, epoch, .. }), Some(began)) => {
+                    assert_eq!((epoch.get(), seen.epoch().get()), (began, began + 1));
+                }
+                // Its token would have the epoch of who has it now.
+                (Err(error), None) => {
+                    assert_eq!(error.kind(), Kind::Lost, "{error}");
+                    assert!(error.to_string().contains("was handed off as ordered"), "{error}");
+                }
+                (answer, _) => panic!("{answer:?}"),
+            }
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub async fn drain(coordinator: &Coordinator, seen: Inspection, asking: Asking) 
     let Inspection { lease, now, .. } = &seen;
     let Asking { by, why, expected, within } = asking;
     let record = match coordinator.operate_if(lease, by, why, expected, Order::Drain { within }).await? {
-        Operated::Done(record) => record,
+        Operated::Done(carried) => carried.record,
         Operated::Refused(refusal) if *refusal == Refusal::NotHeld => return Ok(seen),
         Operated::Refused(refusal) => return Err(refused(lease, &refusal, *now)),
         Operated::HandedOff(_) => return Ok(seen),

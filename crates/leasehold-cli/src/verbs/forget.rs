@@ -32,7 +32,7 @@ pub async fn forget(context: &Context, args: &Args) -> Result<Exit> {
     }
     let expected = Some(if_epoch.unwrap_or(epoch));
     let record = match coordinator.operate_if(&lease, who, why, expected, Order::Forget { idle: view::IDLE }).await? {
-        Operated::Done(record) => *record,
+        Operated::Done(carried) => carried.record,
         // What it left behind may still be there.
         Operated::Refused(refusal) if matches!(*refusal, Refusal::Forgotten(_)) => {
             output::say(&format!("{}; nothing changed", view::refusal_line(&lease, &refusal, seen.now)));
@@ -48,7 +48,7 @@ pub async fn forget(context: &Context, args: &Args) -> Result<Exit> {
         Error::new(Kind::Indeterminate, message).with_source(error)
     })?;
     context.tell(
-        || view::lease_json(&Inspection { lease: lease.clone(), record, now: seen.now }),
+        || view::order_json(&Inspection { lease: lease.clone(), record, now: seen.now }, epoch),
         || format!("forgot `{lease}`; if it is used again, its epochs go on from {epoch}"),
     )
 }

@@ -142,8 +142,8 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
         let asking = drain::Asking { by: by.clone(), why: why.clone(), expected, within };
         seen = drain::drain(coordinator, seen, asking).await?;
     }
-    let record = match coordinator.operate_if(&lease, by, why, expected, order).await? {
-        Operated::Done(record) => *record,
+    let carried = match coordinator.operate_if(&lease, by, why, expected, order).await? {
+        Operated::Done(carried) => *carried,
         Operated::HandedOff(grant) => {
             let token = grant.token();
             return context.print(|| view::token_json(token), || format!("{}\n", token.wire()));
@@ -160,17 +160,22 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
             };
         }
     };
-    let (epoch, was) = (record.epoch, &seen.record);
+    let (epoch, was, record) = (carried.epoch(), &seen.record, carried.record);
     let told = match (&was.tenure, takes_away) {
         _ if epoch == Epoch::ZERO || was.epoch == Epoch::ZERO => "; nobody has held it yet, is the name right?".into(),
         (Some(tenure), true) if seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
         (_, true) => "; nobody held it".into(),
         _ => String::new(),
     };
+    // The answer was lost, and others had the lease before this was known.
+    let since = match record.epoch {
+        now if now == epoch => String::new(),
+        now => format!(". No answer came in time: the lease has moved on since, and is at epoch {now} now"),
+    };
     context.tell(
         // From what the order's own write answered: a second look could fail, and the order would be taken for refused.
-        || view::lease_json(&Inspection { lease: lease.clone(), record, now: seen.now }),
-        || format!("{done} `{lease}` in store `{}`, epoch {epoch}{told}", settings.store.value),
+        || view::order_json(&Inspection { lease: lease.clone(), record, now: seen.now }, epoch),
+        || format!("{done} `{lease}` in store `{}`, epoch {epoch}{told}{since}", settings.store.value),
     )
 }
 

@@ -5,6 +5,7 @@
 pub mod remote;
 pub mod slots;
 pub mod state;
+pub mod traced;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

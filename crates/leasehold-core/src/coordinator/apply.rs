@@ -11,6 +11,7 @@ use crate::grant::Anchor;
 use crate::history;
 use crate::lease::protocol::{Refusal, Request};
 use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
+use crate::lease::transfer::Transfer;
 use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::relocation;
@@ -21,6 +22,9 @@ pub(super) struct Changed {
     /// The time at which it was decided.
     pub(super) before: Anchor,
     pub(super) written: Seen<Ownership>,
+    /// The transfer that the request made, if it is one that moves the epoch: what is found of it in the archive after an
+    /// answer was lost is no longer in the record.
+    pub(super) transfer: Option<Transfer>,
 }
 
 /// Why a request was refused, and by what.
@@ -160,7 +164,10 @@ impl Coordinator {
         match Cell::new(row, store, self.clock.as_ref()).apply(request, start, unanswered).await? {
             Applied::Yes { before, written } => {
                 self.check_birth(lease, &before, &written).await?;
-                Ok(Ok(Changed { before: before.anchor, written: *written }))
+                let by =
+                    |record: &Ownership| request.transfer_nonce().and_then(|nonce| record.transfer_by(nonce).cloned());
+                let transfer = by(&written.record).or_else(|| by(&before.record));
+                Ok(Ok(Changed { before: before.anchor, written: *written, transfer }))
             }
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("lease `{lease}`");

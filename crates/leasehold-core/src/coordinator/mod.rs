@@ -16,7 +16,7 @@ use crate::history::{self, Retention};
 use crate::holder::HolderId;
 use crate::lease::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
 use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
-use crate::lease::transfer::Outcome;
+use crate::lease::transfer::{Outcome, Transfer};
 use crate::name::{LeaseName, Shelf};
 use crate::nonce::{Lineage, Nonce};
 use crate::store::{Range, Store};
@@ -261,7 +261,8 @@ impl Coordinator {
         Ok(self.released(token, answer).await)
     }
 
-    /// Carries out an operator's order, decided on the present record. A hand-off returns the new grant.
+    /// Carries out an operator's order, decided on the present record. A hand-off returns the new grant; one that was carried
+    /// out, and was over by the time that this was known, is an error of kind [`Kind::Lost`].
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
         self.operate_if(lease, by, why, None, order).await
     }
@@ -283,9 +284,14 @@ impl Coordinator {
         let request = Request::Operate { nonce, lineage, by, why, expected, order: order.clone() };
         match self.apply(lease, &request, Start::Read).await? {
             Err(refused) => Ok(Operated::Refused(refused.refusal)),
-            Ok(Changed { written, .. }) => Ok(match order {
-                Order::HandOff { to, ttl } => Operated::HandedOff(Box::new(self.granted(lease, &to, ttl, written)?)),
-                _ => Operated::Done(Box::new(written.record)),
+            Ok(Changed { written, transfer, .. }) => Ok(match order {
+                Order::HandOff { to, ttl } => {
+                    if written.record.live_tenure(written.anchor.now).is_none_or(|t| t.holder.nonce != to.nonce) {
+                        return Err(over_before_known(lease, &to, transfer.as_ref(), &written.record));
+                    }
+                    Operated::HandedOff(Box::new(self.granted(lease, &to, ttl, written)?))
+                }
+                _ => Operated::Done(Box::new(Carried { record: written.record, transfer })),
             }),
         }
     }
@@ -316,12 +322,12 @@ impl Coordinator {
         let lease = &grant.token().lease;
         let applied = self.apply(lease, request, Start::Remembered(&grant.seen_and_archived())).await?;
         match applied {
-            Ok(Changed { before, written }) if matches!(request, Request::Renew { .. }) => {
+            Ok(Changed { before, written, .. }) if matches!(request, Request::Renew { .. }) => {
                 let what = format!("lease `{lease}`");
                 grant.renew(&what, before, written, self.grain(), self.clock.now())
             }
             // Checkpoints and completions count by the epoch alone, at any time.
-            Ok(Changed { before, written }) => {
+            Ok(Changed { before, written, .. }) => {
                 grant.follow(before, written, self.grain());
                 Ok(())
             }
@@ -383,12 +389,28 @@ impl Releasing<'_> {
 /// The outcome of an operator's order.
 #[derive(Debug)]
 pub enum Operated {
-    /// Carried out; the record as it is now.
-    Done(Box<Ownership>),
+    /// Carried out.
+    Done(Box<Carried>),
     /// Carried out; the grant for the new holder.
     HandedOff(Box<Grant>),
     /// Not carried out, and why.
     Refused(Box<Refusal>),
+}
+
+/// An order that was carried out.
+#[derive(Debug, Clone)]
+pub struct Carried {
+    /// The record now. After an answer that was lost, others may have had the lease since.
+    pub record: Ownership,
+    /// The transfer that the order made, if it is one that moves the epoch.
+    pub transfer: Option<Transfer>,
+}
+
+impl Carried {
+    /// The epoch that the order began, or that it left as it was.
+    pub fn epoch(&self) -> Epoch {
+        self.transfer.as_ref().map_or(self.record.epoch, |transfer| transfer.epoch)
+    }
 }
 
 /// A page of records.
@@ -403,6 +425,24 @@ pub struct Listing {
 fn no_lineage(lease: &LeaseName) -> Error {
     let message = format!("corrupt ownership record `{lease}`: it has an epoch and no lineage; it was left as it is");
     Error::new(Kind::Corrupt, message)
+}
+
+/// The error for a hand-off that was carried out, whose answer was lost, and whose tenure is over.
+fn over_before_known(lease: &LeaseName, to: &HolderId, transfer: Option<&Transfer>, record: &Ownership) -> Error {
+    let seen = record.epoch;
+    let outcome = transfer.and_then(|transfer| transfer.outcome).unwrap_or(Outcome::Expired);
+    let now = match (&record.relocation, &record.tenure) {
+        (Some(state), _) => state.to_string(),
+        (None, Some(tenure)) if tenure.holder.nonce != to.nonce => format!("held by {}", tenure.holder),
+        _ => "free".to_owned(),
+    };
+    let epoch = transfer.map_or(seen, |transfer| transfer.epoch);
+    let message = format!(
+        "lease `{lease}` was handed off to {to} as ordered, under epoch {epoch}, but no answer came in time, and that tenure \
+         is over ({}); it is at epoch {seen} now, {now}; look at its history before asking again",
+        outcome.as_str()
+    );
+    Error::new(Kind::Lost, message).with_epochs(epoch, seen)
 }
 
 /// The error of one who held this and no longer does: by whom it was taken, and why, where an operator did it.

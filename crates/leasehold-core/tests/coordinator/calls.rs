@@ -236,10 +236,9 @@ async fn a_lost_reply_on_a_hand_off_never_forges_a_token() {
     let second = other.operate(&name(), bob, "mine".parse().unwrap(), order_3).await;
     let Ok(Operated::HandedOff(third)) = second else { panic!("not handed off: {second:?}") };
     assert_eq!(third.token().epoch.get(), 3);
-    match order.await {
-        Ok(Operated::Refused(refusal)) => assert!(matches!(*refusal, Refusal::Lost { .. })),
-        other => panic!("a grant that is gone was given: {other:?}"),
-    }
+    bench.store.heal();
+    let error = order.await.unwrap_err();
+    assert_eq!((error.kind(), error.epochs().map(|(held, _)| held.get())), (Kind::Lost, Some(2)), "{error}");
 }
 
 #[tokio::test]

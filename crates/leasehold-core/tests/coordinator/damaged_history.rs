@@ -151,9 +151,10 @@ async fn a_record_that_was_restored_below_its_archive_is_not_told_what_came_afte
     tenures(&bench.leases, 5_000, 100).await;
     gate.open();
     let ordered = ordering.await.unwrap();
-    let Ok(Operated::Done(record)) = ordered else {
+    let Ok(Operated::Done(carried)) = ordered else {
         panic!("it is made again, for this record never had it: {ordered:?}")
     };
+    let record = &carried.record;
     assert_eq!(record.epoch.get(), 1_102);
     assert_eq!(record.transfers.last().unwrap().reason, Reason::Revoked);
     assert!(record.transfers.windows(2).all(|pair| pair[0].epoch < pair[1].epoch), "{:?}", record.transfers);

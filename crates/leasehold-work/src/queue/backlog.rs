@@ -4,7 +4,7 @@ use super::claimer::{Claimed, Claimer};
 use super::grant::{ItemGrant, watch_item};
 use super::queue::{Added, NewItem, Queue};
 use crate::backlog::{
-    Addition, Asking, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded,
+    Addition, Asking, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded,
 };
 use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use leasehold_core::cell::Start;
 use leasehold_core::clock::Clock;
 use leasehold_core::hints::Opening;
+use leasehold_core::item::protocol::Order;
 use leasehold_core::item::{FollowUp, Item, ItemId, ItemName, Payload, Reason, State};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
@@ -157,10 +158,14 @@ impl Backlog for Queue {
         Ok(ItemView::Item(seen.name, Box::new(seen.item)))
     }
 
-    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<Carried> {
         let Ordered { by, why, if_epoch, order } = order;
-        let (item, token) = self.operate_on(id, by, why, |seen| if_epoch.or(Some(seen)), order).await?;
-        Ok((ItemView::Item(self.item(id.clone()), Box::new(item)), token))
+        let past = if let Order::Retry { past } = &order { *past } else { None };
+        // An item that has another epoch refuses it, so that is the one that it was carried out on.
+        let decided_on = if_epoch.unwrap_or(self.read(&self.item(id.clone())).await?.record.epoch);
+        let (item, token) = self.operate(id, by, why, Some(decided_on), order).await?;
+        let epoch = past.map_or(decided_on, |past| decided_on.max(past)).next().unwrap_or(item.epoch);
+        Ok(Carried { seen: ItemView::Item(self.item(id.clone()), Box::new(item)), epoch, token })
     }
 
     async fn ask_to_finish(&self, id: &ItemId, asking: Asking) -> Result<Option<Item>> {

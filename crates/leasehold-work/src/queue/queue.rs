@@ -271,25 +271,13 @@ impl Queue {
     }
 
     /// Carries out an operator's order, decided on an item of this epoch if one is given; gives the item, and the token for
-    /// a hand-off.
+    /// a hand-off. One that was carried out, and was over by the time that this was known, is an error of kind [`Kind::Lost`].
     pub async fn operate(
         &self,
         id: &ItemId,
         by: Who,
         why: Why,
         expected: Option<Epoch>,
-        order: Order,
-    ) -> Result<(Item, Option<Token>)> {
-        self.operate_on(id, by, why, |_| expected, order).await
-    }
-
-    /// The same, where the epoch that it is decided on may depend on the one that is seen.
-    pub(crate) async fn operate_on(
-        &self,
-        id: &ItemId,
-        by: Who,
-        why: Why,
-        expected: impl FnOnce(Epoch) -> Option<Epoch>,
         order: Order,
     ) -> Result<(Item, Option<Token>)> {
         let name = self.item(id.clone());
@@ -302,11 +290,14 @@ impl Queue {
         };
         let before = self.read(&name).await?;
         let place = self.line.place(&name, &before.record);
-        let expected = expected(before.record.epoch);
         let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
                 self.update_line(&name, &written, place, None).await?;
+                let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce == nonce);
+                if to.as_ref().is_some_and(|(nonce, _)| !is_held_by(*nonce)) {
+                    return Err(over_before_known(&name, &written.record));
+                }
                 let (lineage, epoch) = (written.record.lineage, written.record.epoch);
                 Ok((written.record, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
             }
@@ -440,4 +431,15 @@ fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {
     let message = format!("stale epoch refused: resource=`queue:{name}` held={held} seen={seen}, {what}");
     let holder = item.tenure().map(|tenure| tenure.holder.clone());
     Error::new(Kind::Fenced, message).with_epochs(held, seen).with_holder(holder)
+}
+
+/// The error for a hand-off that was carried out, whose answer was lost, and whose claim is over.
+fn over_before_known(name: &ItemName, item: &Item) -> Error {
+    let message = format!(
+        "item `{name}` was handed off as ordered, but no answer came in time, and that claim is over: it is {} now, under epoch \
+         {}; look at its history before asking again",
+        item.state.as_str(),
+        item.epoch
+    );
+    Error::new(Kind::Lost, message)
 }

@@ -2,7 +2,7 @@
 
 use super::claiming::{SpoolClaimer, SpoolGrant};
 use super::folder::{Spool, Where};
-use crate::backlog::{Addition, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn};
+use crate::backlog::{Addition, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, Ordered, Wait, Warn};
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use crate::tally::{DeadLetter, Tally};
 use crate::tokens::{as_lost, beside};
@@ -143,9 +143,9 @@ impl Backlog for Spool {
         Ok(ItemView::Shown(shown, payload))
     }
 
-    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<Carried> {
         let (item, token) = self.operate(id, &order)?;
-        Ok((ItemView::File(item), token))
+        Ok(Carried { epoch: item.name.epoch, seen: ItemView::File(item), token })
     }
 
     async fn tally(&self) -> Result<Tally> {

@@ -9,7 +9,7 @@ use crate::verbs::drain;
 use crate::verbs::operate::{LONGEST_JUMP, by, epoch_of};
 use leasehold_core::{Error, HolderId, Kind, Label, Result, Ttl, Why};
 use leasehold_work::Backlog;
-use leasehold_work::backlog::{Asking, ItemView, Ordered};
+use leasehold_work::backlog::{Asking, Carried, ItemView, Ordered};
 use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{Item, ItemId, State};
 use serde_json::json;
@@ -78,7 +78,7 @@ async fn operate(context: &Context, given: Given<'_>, order: Order, done: &str) 
     let if_epoch = given.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let open = context.existing_queue(&target).await?;
     let mut order = Ordered { by, why, if_epoch, order };
-    let (seen, token) = with_backlog!(open, backlog => {
+    let Carried { seen, epoch, token } = with_backlog!(open, backlog => {
         let asked = if let Some(within) = within { drain(&backlog, &id, &order, within).await? } else { None };
         // Nothing is left to take, and only a hand-off has promised a token.
         let is_done = asked.as_ref().is_some_and(|item| matches!(item.state, State::Done { .. }));
@@ -88,11 +88,11 @@ async fn operate(context: &Context, given: Given<'_>, order: Order, done: &str) 
         order.if_epoch = asked.map(|item| item.epoch).or(order.if_epoch);
         Backlog::operate(&backlog, &id, order).await?
     });
-    let epoch = seen.epoch();
     let handed_off = token.is_some();
     let text = match token {
         _ if context.common.json => {
             let mut value = view::seen(&seen);
+            value["ordered_epoch"] = json!(epoch.get());
             if let Some(token) = token {
                 value["token"] = json!(token.wire());
             }
@@ -100,7 +100,12 @@ async fn operate(context: &Context, given: Given<'_>, order: Order, done: &str) 
         }
         Some(token) => token.wire(),
         None => {
-            output::say(&format!("{done} `{id}`, epoch {epoch}"));
+            // The answer was lost, and others had the item before this was known.
+            let since = match seen.epoch() {
+                now if now == epoch => String::new(),
+                now => format!(". No answer came in time: the item has moved on since, and is at epoch {now} now"),
+            };
+            output::say(&format!("{done} `{id}`, epoch {epoch}{since}"));
             return Ok(Exit::Done);
         }
     };

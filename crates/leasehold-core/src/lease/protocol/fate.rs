@@ -30,7 +30,11 @@ impl Protocol for Request {
     }
 
     fn is_own_doing(&self, refusal: &Refusal) -> bool {
-        matches!(refusal, Refusal::AlreadyReleased { .. })
+        match self {
+            // A hand-off that is over, or an order in a lease that has left since: it was carried out.
+            Request::Operate { .. } => matches!(refusal, Refusal::Lost { .. } | Refusal::Elsewhere(_)),
+            _ => matches!(refusal, Refusal::AlreadyReleased { .. }),
+        }
     }
 
     fn is_so_already(&self, refusal: &Refusal) -> bool {
@@ -63,8 +67,9 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
         Request::Operate { nonce, order, .. } => match order {
             Order::Revoke | Order::Advance { .. } | Order::Rewind => transferred(base, seen, *nonce),
             Order::HandOff { to, .. } => transferred(base, seen, to.nonce),
-            // Made again, one asks again, and the other is refused for what has happened since.
-            Order::Drain { .. } | Order::Forget { .. } => Fate::NotApplied,
+            // Made again, it asks again.
+            Order::Drain { .. } => Fate::NotApplied,
+            Order::Forget { .. } => forgotten(base, seen, *nonce),
             Order::Pause => paused(base, seen, *nonce),
             Order::Resume { pause } => resumed(seen, *nonce, *pause),
             // Each step is recognised by its migration's number, and a repeated step changes nothing.
@@ -92,6 +97,15 @@ fn paused(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
     match &seen.paused {
         Some(mark) if mark.nonce == nonce => Fate::Applied,
         _ if seen.resumed == base.resumed => Fate::NotApplied,
+        _ => Fate::Unknown,
+    }
+}
+
+/// Forgetting drops what was archived up to the epoch that it was decided on.
+fn forgotten(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
+    match &seen.forgotten {
+        Some(mark) if mark.nonce == nonce => Fate::Applied,
+        _ if seen.lineage == base.lineage && seen.dropped < base.epoch => Fate::NotApplied,
         _ => Fate::Unknown,
     }
 }

@@ -226,6 +226,10 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
     if record.transfer_by(nonce).is_some() {
         return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
     }
+    // Before anything else, also if the lease has moved on since: it was carried out.
+    if has_mark(record, order, nonce) {
+        return Ok(None);
+    }
     if let Some(expected) = expected.filter(|expected| *expected != record.epoch) {
         return Err(Refusal::Changed { expected, seen: record.epoch });
     }
@@ -233,11 +237,9 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
         Order::Drain { within } => drain(record, mark, *within),
         Order::Forget { idle } => forget(record, mark, *idle),
         Order::Pause => match &record.paused {
-            Some(old) if old.nonce == nonce => Ok(None),
             Some(old) => Err(Refusal::Paused(old.clone())),
             None => Ok(Some(Ownership { paused: Some(mark), forgotten: None, ..record.clone() })),
         },
-        Order::Resume { .. } if record.resumed.as_ref().is_some_and(|old| old.nonce == nonce) => Ok(None),
         Order::Resume { pause } => match &record.paused {
             Some(old) if old.nonce == *pause => {
                 Ok(Some(Ownership { paused: None, resumed: Some(mark), ..record.clone() }))
@@ -289,11 +291,20 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
     }
 }
 
+/// Whether an order that does not move the epoch has left its mark.
+fn has_mark(record: &Ownership, order: &Order, nonce: Nonce) -> bool {
+    let mark = match order {
+        Order::Pause => record.paused.as_ref(),
+        Order::Resume { .. } => record.resumed.as_ref(),
+        Order::Drain { .. } => record.drain.as_ref().map(|drain| &drain.asked),
+        Order::Forget { .. } => record.forgotten.as_ref(),
+        _ => None,
+    };
+    mark.is_some_and(|mark| mark.nonce == nonce)
+}
+
 /// Asks the holder to finish. What was asked before makes way.
 fn drain(record: &Ownership, asked: OperatorMark, within: Ttl) -> Decided {
-    if record.drain.as_ref().is_some_and(|old| old.asked.nonce == asked.nonce) {
-        return Ok(None);
-    }
     if record.live_tenure(asked.at).is_none() {
         return Err(Refusal::NotHeld);
     }
@@ -305,7 +316,6 @@ fn drain(record: &Ownership, asked: OperatorMark, within: Ttl) -> Decided {
 fn forget(record: &Ownership, mark: OperatorMark, idle: Duration) -> Decided {
     let now = mark.at;
     match &record.forgotten {
-        Some(old) if old.nonce == mark.nonce => return Ok(None),
         Some(old) => return Err(Refusal::Forgotten(old.clone())),
         None if record.is_unknown() => return Err(Refusal::NeverHeld),
         None => {}

@@ -80,6 +80,17 @@ pub enum Request {
 }
 
 impl Request {
+    /// What the transfer that it makes is known by: a new holder's own nonce, so that its release finds what began it.
+    pub(crate) fn transfer_nonce(&self) -> Option<Nonce> {
+        match self {
+            Request::Acquire { holder, .. } | Request::Operate { order: Order::HandOff { to: holder, .. }, .. } => {
+                Some(holder.nonce)
+            }
+            Request::Operate { nonce, .. } => Some(*nonce),
+            _ => None,
+        }
+    }
+
     /// Whether somebody who holds the lease makes it. What left for another store has left without a holder.
     pub(crate) fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Acquire { .. } | Request::Operate { .. })
