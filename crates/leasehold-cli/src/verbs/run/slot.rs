@@ -92,35 +92,15 @@ impl SlotPlan {
             }
             SlotPlan::Newest(schedule, policy, _) => (schedule, *policy),
         };
-        let journals = Journals::new(coordinator.clone());
         loop {
-            let (journal, _) = journals.read(lease).await?;
-            let seen = coordinator.inspect(lease).await?;
-            // A trigger that was forgotten in an old store must not end with "was run already".
-            if let Some(state) = &seen.record.relocation {
-                let what = format!("lease `{lease}`");
-                return Err(migration::elsewhere(coordinator.store().as_ref(), &what, state).await);
-            }
-            let plan = Plan::of(schedule, &seen.record, &journal, policy, seen.now);
-            let (given_up, dropped) = journals.settle(lease, &plan).await?;
-            if let Some((slot, fate)) = given_up {
-                output::say(&passed_line(lease, slot, fate));
-            }
-            dropped.iter().for_each(|dropped| output::say(&dropped_line(lease, dropped)));
-            if let Some(until) = plan.ahead {
-                let line = ahead_line(lease, until, seen.now);
-                // Once, whatever was asked for; after that only to those who want to hear of what is skipped.
-                let past = journal.entries.iter().filter(|entry| entry.end().0 <= seen.now);
-                if past.max_by_key(|entry| entry.end()).is_none_or(|last| last.fate != Fate::DroppedClockAhead) {
-                    output::say(&line);
-                }
-                return Ok(Found::Nothing(line, Event::AlreadyRun));
-            }
-            if let Some(first) = plan.candidates(&seen.record).first() {
-                return Ok(Found::Go(Some(*first)));
-            }
-            let Some(wait) = soon(schedule, seen.now) else {
-                return Ok(Found::Nothing(nothing_due(schedule, lease, &seen), Event::AlreadyRun));
+            // Nobody who is told to end waits for a store that does not answer.
+            let looked = tokio::select! {
+                looked = look(coordinator, lease, schedule, policy) => looked?,
+                number = signals.next_ending() => return Ok(Found::Signal(number)),
+            };
+            let wait = match looked {
+                Looked::Found(found) => return Ok(found),
+                Looked::Soon(wait) => wait,
             };
             tokio::select! {
                 () = SystemClock.sleep_until(SystemClock.now() + wait) => {}
@@ -128,6 +108,47 @@ impl SlotPlan {
             }
         }
     }
+}
+
+/// What one look at the store showed.
+enum Looked {
+    Found(Found),
+    /// A slot comes so soon that it is waited for.
+    Soon(Duration),
+}
+
+/// Looks for a slot that is due, and settles those that are not run any more.
+async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule, policy: CatchUp) -> Result<Looked> {
+    let journals = Journals::new(coordinator.clone());
+    let (journal, _) = journals.read(lease).await?;
+    let seen = coordinator.inspect(lease).await?;
+    // A trigger that was forgotten in an old store must not end with "was run already".
+    if let Some(state) = &seen.record.relocation {
+        let what = format!("lease `{lease}`");
+        return Err(migration::elsewhere(coordinator.store().as_ref(), &what, state).await);
+    }
+    let plan = Plan::of(schedule, &seen.record, &journal, policy, seen.now);
+    let (given_up, dropped) = journals.settle(lease, &plan).await?;
+    if let Some((slot, fate)) = given_up {
+        output::say(&passed_line(lease, slot, fate));
+    }
+    dropped.iter().for_each(|dropped| output::say(&dropped_line(lease, dropped)));
+    if let Some(until) = plan.ahead {
+        let line = ahead_line(lease, until, seen.now);
+        // Once, whatever was asked for; after that only to those who want to hear of what is skipped.
+        let past = journal.entries.iter().filter(|entry| entry.end().0 <= seen.now);
+        if past.max_by_key(|entry| entry.end()).is_none_or(|last| last.fate != Fate::DroppedClockAhead) {
+            output::say(&line);
+        }
+        return Ok(Looked::Found(Found::Nothing(line, Event::AlreadyRun)));
+    }
+    if let Some(first) = plan.candidates(&seen.record).first() {
+        return Ok(Looked::Found(Found::Go(Some(*first))));
+    }
+    Ok(match soon(schedule, seen.now) {
+        Some(wait) => Looked::Soon(wait),
+        None => Looked::Found(Found::Nothing(nothing_due(schedule, lease, &seen), Event::AlreadyRun)),
+    })
 }
 
 /// How long until a slot that is about to come; none if it is not.
