@@ -185,8 +185,9 @@ fn the_json_has_the_documented_keys() {
     let history = look("history", &["history", "job"], 0);
     let reasons: Vec<_> = history.as_array().unwrap().iter().map(|t| t["reason"].as_str().unwrap()).collect();
     assert_eq!(reasons, ["advanced", "revoked", "handed_off", "first"]);
-    home.done(&["run", "scheduled", "--slot", "@hourly", "--", "true"]).expect(0);
+    home.done(&["run", "scheduled", "--slot", "@hourly", "--keep-output", "--", "echo", "said"]).expect(0);
     look("runs", &["runs", "scheduled"], 0);
+    assert_eq!(look("logs", &["logs", "scheduled"], 0)["text"], "said\n");
     std::fs::write(home.path("jobs.toml"), "[[job]]\nname = 'x'\nevery = '1h'\ncommand = 'true'\n").unwrap();
     look("schedule check", &["schedule", "check", "--file", "jobs.toml"], 0);
     look("schedule next", &["schedule", "next", "--file", "jobs.toml"], 0);

@@ -98,23 +98,21 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             coordinator.release(&grant, Outcome::Succeeded).await?;
             return Ok(Exit::Code(0));
         }
-        let recorded = !unrecorded;
         let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
         let after = plan.listeners.start(&coordinator);
-        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(grant.token()));
-        let gathered = keep.as_ref().map(|keep| keep.gathered.clone());
+        let (keep, gathered) = plan.gather(grant.token());
         let mut run = Run {
             coordinator,
             plan: &plan,
             slot,
-            recorded,
+            recorded: !unrecorded,
             signals: &mut signals,
             begun,
             tries: 0,
             ran: None,
             verdict: None,
             renewals: Distribution::default(),
-            gathered: gathered.or_else(|| plan.tells_output.then(|| Gathered::new(None))),
+            gathered,
             keep,
             after,
         };

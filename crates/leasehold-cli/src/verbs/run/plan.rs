@@ -7,7 +7,7 @@ use crate::args::Run as Args;
 use crate::config::{Settings, duration_of};
 use crate::context::Context;
 use crate::guards;
-use crate::kept::{self, Keeping};
+use crate::kept::{self, Keep, Keeping};
 use crate::supervise::settlement::{Noted, Verdict};
 use crate::supervise::{Capture, Evidence, Feed, Gathered, Output, Piping, Standby};
 use leasehold_core::guard::Guard;
@@ -132,6 +132,13 @@ impl<'a> Plan<'a> {
             let noted = Noted { slot, epoch, exit: None, ran_for_ms: 0, tries: 0, renewals, usage: None, output: None };
             verdict.note(coordinator, &token.lease, noted).await;
         }
+    }
+
+    /// Begins to keep the output of a run, and to gather it for whoever wants it.
+    pub fn gather(&self, token: &Token) -> (Option<Keep>, Option<Gathered>) {
+        let keep = self.keeping.as_ref().map(|keeping| keeping.begin(token));
+        let gathered = keep.as_ref().map(|keep| keep.gathered.clone());
+        (keep, gathered.or_else(|| self.tells_output.then(|| Gathered::new(None))))
     }
 
     /// What becomes of the output of a run under this lease.

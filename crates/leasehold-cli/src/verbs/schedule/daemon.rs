@@ -114,8 +114,7 @@ fn ours(settings: &Settings, max_running: Option<u32>) -> leasehold_work::schedu
 }
 
 pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
-    let labels = labels(args.on)?;
-    let prefix = if args.no_prefix { Prefix::None } else { Prefix::Job };
+    let (labels, prefix) = (labels(args.on)?, if args.no_prefix { Prefix::None } else { Prefix::Job });
     // Every run would refuse, and use up its slot.
     crate::supervise::check()?;
     orphans::reap_as_init();

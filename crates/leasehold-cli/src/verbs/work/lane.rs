@@ -138,7 +138,6 @@ pub async fn run<B: Backlog>(
             }
         };
         left = left.map(|left| left - 1);
-        tell_start(&attempt);
         let lane = Lane { backlog: &backlog, plan, folder: &folder, asked: &asked };
         let settled = lane.run(grant, &attempt, standby, &mut signals, &mut uploads).await;
         match (settled.verdict, settled.ended) {
@@ -218,6 +217,7 @@ impl<B: Backlog> Lane<'_, B> {
         uploads: &mut Uploads,
     ) -> Settlement {
         let Lane { backlog, plan, folder, asked } = self;
+        tell_start(attempt);
         let keeper = Keeper::keep(backlog.tenancy(grant), None);
         let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(&attempt.token));
         let context = folder.context(RunContext::of_item(&plan.store, &plan.queue, &attempt.token));
