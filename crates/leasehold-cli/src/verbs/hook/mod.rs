@@ -13,11 +13,12 @@ use crate::exit::Exit;
 use crate::run_context::RunContext;
 use crate::supervise::settlement::passes;
 use host::{Event, Verdict};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Marker, NamePattern, Result, Token, TokenState, printable};
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Hosts are promised an answer within 2 s; a busy machine takes some of it to start us.
 const DEADLINE: Duration = Duration::from_millis(1500);
@@ -27,7 +28,7 @@ const STORE: Duration = Duration::from_millis(1200);
 const MAX_EVENT: u64 = 64 * 1024 * 1024;
 
 pub async fn hook(context: &Context, args: &Args) -> Result<Exit> {
-    let begun = Instant::now();
+    let begun = SystemClock.now();
     let patterns = args.tools.iter().map(|text| text.parse()).collect::<Result<Vec<NamePattern>>>()?;
     let run = Arc::new(OnceLock::new());
     let answering = Arc::new(Mutex::new(Some(args.host)));
@@ -54,12 +55,12 @@ fn guards(patterns: &[NamePattern], tool: &str) -> bool {
 /// Answers for whoever is still waiting when the time is over. A thread of its own: a read of a disk that does not answer
 /// holds up everything else.
 fn watch_the_clock(
-    begun: Instant,
+    begun: Moment,
     run: Arc<OnceLock<RunContext>>,
     answering: Arc<Mutex<Option<HookHost>>>,
 ) -> Result<()> {
     let watch = move || {
-        std::thread::sleep(DEADLINE.saturating_sub(begun.elapsed()));
+        std::thread::sleep(DEADLINE.saturating_sub(SystemClock.now().saturating_since(begun)));
         let verdict = unconfirmed(run.get(), "no answer came in time");
         std::process::exit(i32::from(answer(&answering, &verdict).code()));
     };
