@@ -3,8 +3,8 @@
 #
 #   NIGHT_STORE=postgres://db.internal/jobs NIGHT_HOOK=https://hooks.example.org/x NIGHT_SECRET=whsec_... sh night.sh FOLDER
 #
-# What happened is in FOLDER then, as a reader finds it in the morning: the logs of each machine (JSON), `runs`, `queue show`,
-# the numbers, and what was said to the operator. Nothing here waits for a time: only for what has happened.
+# What happened is in FOLDER then, as a reader finds it in the morning: the logs of each machine (JSON), `runs`, `logs`,
+# `queue show`, the numbers, and what was said to the operator. Nothing here waits for a time: only for what has happened.
 set -eu
 export NIGHT_SECRET
 mkdir -p "$1" && cd "$1"
@@ -68,23 +68,23 @@ secret_env = "NIGHT_SECRET"
 [[job]]                 # runs when its machine dies
 name = "export"
 cron = "$(at $first)"
-command = "echo \$\$ >export.\$LEASEHOLD_EPOCH; until test -e go.\$LEASEHOLD_EPOCH; do sleep 0.1; done"
+command = "echo exporting under epoch \$LEASEHOLD_EPOCH; echo \$\$ >export.\$LEASEHOLD_EPOCH; until test -e go.\$LEASEHOLD_EPOCH; do sleep 0.1; done"
 
 [[job]]                 # fails
 name = "report"
 cron = "$(at $second)"
-command = "exit 3"
+command = "echo no rows for today >&2; exit 3"
 
 [[job]]                 # hangs
 name = "sync"
 cron = "$(at $second)"
-command = "sleep 600"
+command = "echo asking the remote; sleep 600"
 timeout = "2s"
 
 [[job]]                 # takes long, and finishes when it is asked to
 name = "backup"
 cron = "$(at $second)"
-command = "trap 'sleep 0.2; exit 0' TERM; echo \$\$ >backup.started; while :; do sleep 0.1; done"
+command = "trap 'echo finished early; exit 0' TERM; echo \$\$ >backup.started; while :; do sleep 0.1; done"
 END
 }
 
@@ -127,9 +127,9 @@ for item in good bad slow; do
     leasehold queue add mail --key $item --attempts 1 --text $item >/dev/null
 done
 machine box-3 work mail -- sh -c 'case $(cat) in
-    good) exit 0 ;;
-    bad) exit 7 ;;
-    slow) trap "exit 9" TERM; echo $$ >slow.started; while :; do sleep 0.1; done ;;
+    good) echo sent ;;
+    bad) echo no such address; exit 7 ;;
+    slow) trap "echo given up; exit 9" TERM; echo $$ >slow.started; while :; do sleep 0.1; done ;;
 esac'
 until_so "the slow item is begun" test -e slow.started
 leasehold queue cancel mail k.slow --drain --within 2m --by ann --why 'nobody needs it any more' 2>>operator.txt
@@ -142,7 +142,8 @@ for box in box-2 box-3; do
     rm $box.pid
 done
 for job in export report sync backup; do leasehold runs $job --json; done >runs.json
-# Kept output goes here: for job in ...; do leasehold logs $job; done >logs.txt
+for job in export report sync backup; do leasehold logs $job; done >logs.txt 2>&1
+for item in good bad slow; do leasehold logs mail k.$item; done >>logs.txt 2>&1
 for item in good bad slow; do leasehold queue show mail k.$item --json; done >items.json
 leasehold stats --prometheus >numbers.txt
 leasehold check --missed >missed.txt 2>&1
