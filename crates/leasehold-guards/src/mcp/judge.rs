@@ -14,6 +14,8 @@ use std::fmt;
 const PARSE_ERROR: i64 = -32700;
 const INVALID_REQUEST: i64 = -32600;
 const REFUSED: i64 = -32000;
+/// Only requests of 2026-07-28 and later have it in their `_meta`; their results say their type.
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 /// The most messages in one batch.
 const MAX_BATCH: usize = 1000;
 
@@ -62,7 +64,7 @@ impl Judge {
 
     fn is_gated(&self, message: &Message) -> bool {
         message.method.as_deref() == Some("tools/call")
-            && (self.tools.is_empty() || message.tool.as_ref().is_none_or(|tool| self.tools.contains(tool)))
+            && (self.tools.is_empty() || message.params.tool.as_ref().is_none_or(|tool| self.tools.contains(tool)))
     }
 
     fn judge_one(&self, message: &Message, check: impl Fn() -> Result<(), Closed>) -> Verdict {
@@ -71,7 +73,7 @@ impl Judge {
         }
         match check() {
             Ok(()) => Verdict::Pass,
-            Err(closed) => Verdict::Answer(message.id.as_ref().map(|id| refusal(id, &closed))),
+            Err(closed) => Verdict::Answer(message.id.as_ref().map(|id| refusal(id, message, &closed))),
         }
     }
 
@@ -87,7 +89,7 @@ impl Judge {
                 let id = message.id.as_ref()?;
                 message.method.as_ref()?;
                 Some(match self.is_gated(message) {
-                    true => refusal(id, &closed),
+                    true => refusal(id, message, &closed),
                     false => error(id, REFUSED, "refused together with a tool call in the same batch; send it alone"),
                 })
             })
@@ -97,21 +99,21 @@ impl Judge {
 }
 
 /// A refused call as its caller reads it: a tool's result that is an error, with both numbers.
-fn refusal(id: &Value, closed: &Closed) -> Value {
+fn refusal(id: &Value, call: &Message, closed: &Closed) -> Value {
     let numbers = json!({
         "kind": closed.kind.as_str(),
         "held": closed.held.get(),
         "seen": closed.seen.map(leasehold_core::Epoch::get),
     });
-    json!({
-        "jsonrpc": "2.0",
-        "id": id,
-        "result": {
-            "content": [{ "type": "text", "text": closed.message }],
-            "isError": true,
-            "_meta": { "leasehold/refusal": numbers },
-        },
-    })
+    let mut result = json!({
+        "content": [{ "type": "text", "text": closed.message }],
+        "isError": true,
+        "_meta": { "leasehold/refusal": numbers },
+    });
+    if call.params.is_typed {
+        result["resultType"] = json!("complete");
+    }
+    json!({ "jsonrpc": "2.0", "id": id, "result": result })
 }
 
 fn error(id: &Value, code: i64, message: &str) -> Value {
@@ -132,7 +134,7 @@ enum Line {
 struct Message {
     id: Option<Value>,
     method: Option<String>,
-    tool: Option<String>,
+    params: Params,
 }
 
 impl<'de> Deserialize<'de> for Line {
@@ -192,7 +194,7 @@ impl<'de> Visitor<'de> for Messages {
             match place {
                 0 => message.id = Some(id(map.next_value()?).map_err(A::Error::custom)?),
                 1 => message.method = map.next_value::<Value>()?.as_str().map(str::to_owned),
-                _ => message.tool = map.next_value::<Named>()?.0,
+                _ => message.params = map.next_value()?,
             }
         }
         Ok(message)
@@ -212,42 +214,49 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// The `name` of parameters, if they have one that is a text.
-struct Named(Option<String>);
+/// The parts of parameters that matter here.
+#[derive(Default)]
+struct Params {
+    /// The `name`, if there is one that is a text.
+    tool: Option<String>,
+    /// Whether the caller wants its results to say their type.
+    is_typed: bool,
+}
 
-impl<'de> Deserialize<'de> for Named {
+impl<'de> Deserialize<'de> for Params {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Names;
-        impl<'de> Visitor<'de> for Names {
-            type Value = Named;
+        struct Parts;
+        impl<'de> Visitor<'de> for Parts {
+            type Value = Params;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("parameters: an object or an array")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
-                let (mut name, mut seen) = (None, false);
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Params, A::Error> {
+                let (mut params, mut seen) = (Params::default(), false);
                 while let Some(key) = map.next_key::<String>()? {
-                    if key != "name" {
-                        map.next_value::<IgnoredAny>()?;
-                    } else if std::mem::replace(&mut seen, true) {
-                        return Err(A::Error::custom("key `name` is there twice"));
-                    } else {
-                        name = map.next_value::<Value>()?.as_str().map(str::to_owned);
+                    match key.as_str() {
+                        "name" if std::mem::replace(&mut seen, true) => {
+                            return Err(A::Error::custom("key `name` is there twice"));
+                        }
+                        "name" => params.tool = map.next_value::<Value>()?.as_str().map(str::to_owned),
+                        "_meta" => params.is_typed |= map.next_value::<Value>()?.get(VERSION_KEY).is_some(),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
-                Ok(Named(name))
+                Ok(params)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Named, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Params, A::Error> {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Named(None))
+                Ok(Params::default())
             }
 
-            fn visit_unit<E>(self) -> Result<Named, E> {
-                Ok(Named(None))
+            fn visit_unit<E>(self) -> Result<Params, E> {
+                Ok(Params::default())
             }
         }
-        deserializer.deserialize_any(Names)
+        deserializer.deserialize_any(Parts)
     }
 }
