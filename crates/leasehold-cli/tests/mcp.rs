@@ -77,6 +77,14 @@ impl Client {
         self.send(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n");
     }
 
+    /// A call as a client of 2026-07-28 makes it.
+    #[track_caller]
+    fn call_alone(&mut self, tool: &str, arguments: Value) -> Value {
+        let answer = self.ask("tools/call", alone(json!({ "name": tool, "arguments": arguments })))["result"].clone();
+        assert_eq!(answer["resultType"], "complete", "{answer}");
+        answer
+    }
+
     /// Ends the input, and gives the exit code.
     fn end(&mut self) -> Option<i32> {
         self.input = None;
@@ -91,6 +99,15 @@ impl Drop for Client {
     }
 }
 
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// Parameters as a client of 2026-07-28 sends them, without a handshake.
+fn alone(mut params: Value) -> Value {
+    params["_meta"] = json!({ VERSION: "2026-07-28", CAPABILITIES: {} });
+    params
+}
+
 #[test]
 fn a_client_acquires_writes_and_releases() {
     let home = Home::new(On::Sqlite);
@@ -98,7 +115,7 @@ fn a_client_acquires_writes_and_releases() {
     client.shake_hands();
     let tools = client.ask("tools/list", json!({}))["result"]["tools"].clone();
     let names: Vec<&str> = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    for name in ["lease_acquire", "lease_renew", "lease_release", "lease_inspect", "fenced_write"] {
+    for name in ["lease_acquire", "lease_renew", "lease_release", "lease_list", "lease_show", "fenced_write"] {
         assert!(names.contains(&name), "{names:?}");
     }
     for tool in tools.as_array().unwrap() {
@@ -118,7 +135,7 @@ fn a_client_acquires_writes_and_releases() {
     assert_eq!(written["structuredContent"]["status"], "written", "{written}");
     assert_eq!(home.read("out.json"), "by 1");
     assert_eq!(client.call("lease_renew", json!({ "lease": "job" }))["structuredContent"]["status"], "held");
-    assert_eq!(client.call("lease_inspect", json!({ "lease": "job" }))["structuredContent"]["held"], true);
+    assert_eq!(client.call("lease_show", json!({ "lease": "job" }))["structuredContent"]["state"], "held");
     home.done(&["revoke", "job", "--why", "test"]).expect(0);
     let stolen = rival.call("lease_acquire", json!({ "lease": "job" }));
     assert_eq!(stolen["structuredContent"]["epoch"], 3, "{stolen}");
@@ -188,6 +205,140 @@ fn items_that_were_claimed_are_given_back_untried_at_the_end() {
 }
 
 #[test]
+fn each_request_is_answered_in_its_own_generation() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    let found = client.ask("server/discover", alone(json!({})))["result"].clone();
+    assert_eq!(found["supportedVersions"][0], "2026-07-28", "{found}");
+    assert!(found["supportedVersions"].as_array().unwrap().contains(&json!("2025-11-25")), "{found}");
+    assert_eq!(found["capabilities"]["tools"]["listChanged"], false, "{found}");
+    assert_eq!(found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "leasehold", "{found}");
+    let listed = client.ask("tools/list", alone(json!({})))["result"].clone();
+    for result in [&found, &listed] {
+        assert_eq!((&result["resultType"], &result["cacheScope"]), (&json!("complete"), &json!("public")), "{result}");
+        assert!(result["ttlMs"].as_u64().is_some_and(|ms| ms > 0), "{result}");
+    }
+    // Whoever asks without naming a version is told which there are.
+    assert_eq!(client.ask("server/discover", json!({}))["result"], found);
+    let code = |answer: &Value| answer["error"]["code"].as_i64().unwrap_or_else(|| panic!("{answer}"));
+    for gone in ["ping", "logging/setLevel", "subscriptions/listen", "notifications/initialized"] {
+        assert_eq!(code(&client.ask(gone, alone(json!({})))), -32601, "{gone}");
+    }
+    for version in ["2031-01-01", "2025-11-25", ""] {
+        for method in ["server/discover", "tools/list", "tools/call", "nothing"] {
+            let answer = client.ask(method, json!({ "_meta": { VERSION: version, CAPABILITIES: {} } }));
+            assert_eq!(code(&answer), -32022, "{answer}");
+            assert_eq!(answer["error"]["data"]["supported"], found["supportedVersions"], "{answer}");
+            assert_eq!(answer["error"]["data"]["requested"], version, "{answer}");
+        }
+    }
+    for meta in [
+        json!({ VERSION: 7, CAPABILITIES: {} }),
+        json!({ VERSION: null, CAPABILITIES: {} }),
+        json!({ VERSION: "2026-07-28" }),
+        json!({ VERSION: "2026-07-28", CAPABILITIES: [] }),
+    ] {
+        let answer = client.ask("tools/list", json!({ "_meta": meta }));
+        assert_eq!(code(&answer), -32602, "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("io.modelcontextprotocol/"), "{answer}");
+    }
+    // A handshake is one of the older versions, whatever is asked for, and its answers have nothing of the newer.
+    let hello = client.ask("initialize", alone(json!({ "protocolVersion": "2026-07-28", "capabilities": {} })));
+    assert_eq!(hello["result"]["protocolVersion"], "2025-11-25", "{hello}");
+    let tools = client.ask("tools/list", json!({ "_meta": { "progressToken": 1 } }))["result"].clone();
+    assert_eq!(tools.as_object().unwrap().keys().collect::<Vec<_>>(), ["tools"], "{tools}");
+    let called = client.call("lease_list", json!({}));
+    assert!(called.get("resultType").is_none() && called.get("_meta").is_none(), "{called}");
+    assert_eq!(client.ask("ping", json!({}))["result"], json!({}));
+}
+
+#[test]
+fn without_a_session_a_lease_lives_by_its_token_alone() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    let tools = client.ask("tools/list", alone(json!({})))["result"]["tools"].clone();
+    let find = |name: &str| tools.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap().clone();
+    assert!(find("lease_acquire")["description"].as_str().unwrap().contains("NOT renewed"), "{tools}");
+    assert_eq!(find("lease_renew")["inputSchema"]["required"], json!(["token"]), "{tools}");
+    assert!(find("lease_renew")["inputSchema"]["properties"].get("lease").is_none(), "{tools}");
+    let short = client.call_alone("lease_acquire", json!({ "lease": "short", "ttl": "3s" }));
+    assert_eq!(short["structuredContent"]["renewed"], false, "{short}");
+    // The server lives on and does not renew: somebody else gets it.
+    let mut rival = Client::start(&home, &["mcp"], None);
+    let taken = rival.call_alone("lease_acquire", json!({ "lease": "short", "ttl": "1m", "wait": "60s" }));
+    assert_eq!(taken["structuredContent"]["status"], "granted", "{taken}");
+    let late = client.call_alone("lease_renew", json!({ "token": short["structuredContent"]["token"] }));
+    assert_eq!((&late["isError"], &late["structuredContent"]["kind"]), (&json!(true), &json!("lost")), "{late}");
+    assert!(late["content"][0]["text"].as_str().unwrap().contains("stop the work"), "{late}");
+    // A server that ends takes nothing with it: neither leases nor items.
+    home.done(&["queue", "add", "mail", "--text", "x"]).expect(0);
+    let long = client.call_alone("lease_acquire", json!({ "lease": "long", "ttl": "10m" }));
+    let claimed = client.call_alone("queue_claim", json!({ "queue": "mail", "ttl": "10m" }));
+    // What was acquired in a session on the same connection does end with it.
+    client.shake_hands();
+    client.call("lease_acquire", json!({ "lease": "kept", "ttl": "10m" }));
+    let by_name = client.call_alone("lease_renew", json!({ "lease": "kept" }));
+    assert!(by_name["content"][0]["text"].as_str().unwrap().contains("`token` (needed)"), "{by_name}");
+    assert_eq!(client.end(), Some(0));
+    assert_eq!((&home.show("long")["state"], &home.show("kept")["state"]), (&json!("held"), &json!("free")));
+    let item = claimed["structuredContent"]["output"].clone();
+    let shown = home.done(&["queue", "show", "mail", item["id"].as_str().unwrap(), "--json"]).expect(0);
+    assert!(shown.stdout.contains("\"state\":\"claimed\""), "{}", shown.stdout);
+    // The next server goes on with the tokens.
+    let mut next = Client::start(&home, &["mcp"], None);
+    let token = long["structuredContent"]["token"].clone();
+    let renewed = next.call_alone("lease_renew", json!({ "token": token }));
+    assert_eq!(renewed["structuredContent"]["status"], "held", "{renewed}");
+    for status in ["released", "already_released"] {
+        let released = next.call_alone("lease_release", json!({ "token": token }));
+        assert_eq!(released["structuredContent"]["status"], status, "{released}");
+    }
+    let done = next.call_alone("queue_complete", json!({ "queue": "mail", "token": item["token"] }));
+    assert_eq!(done["isError"], false, "{done}");
+}
+
+#[test]
+fn releasing_twice_is_no_error() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    let token = client.call("lease_acquire", json!({ "lease": "job" }))["structuredContent"]["token"].clone();
+    let release = |client: &mut Client, arguments: Value| {
+        let answer = client.call("lease_release", arguments);
+        assert_eq!(answer["isError"], false, "{answer}");
+        answer["structuredContent"]["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(release(&mut client, json!({ "lease": "job" })), "released");
+    assert_eq!(release(&mut client, json!({ "lease": "job" })), "already_released");
+    assert_eq!(release(&mut client, json!({ "token": token })), "already_released");
+    // Also when somebody else has it since.
+    home.done(&["acquire", "job"]).expect(0);
+    assert_eq!(release(&mut client, json!({ "lease": "job" })), "already_released");
+    assert_eq!(release(&mut client, json!({ "token": token })), "already_released");
+    assert_eq!(home.show("job")["state"], "held");
+}
+
+#[test]
+fn unknown_arguments_are_answered_with_the_known_ones() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    let mut told = |tool: &str, arguments: Value| {
+        let answer = client.call(tool, arguments);
+        assert_eq!(answer["isError"], true, "{answer}");
+        answer["content"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let known = "it takes `lease` (needed), `ttl`, `label`, `wait`";
+    for arguments in [json!({ "name": "x" }), json!({ "lease": "x", "timeout": "5s" }), json!({})] {
+        let text = told("lease_acquire", arguments);
+        assert!(text.contains(known), "{text}");
+    }
+    let text = told("queue_claim", json!({ "queue": "mail", "wait": "2h" }));
+    assert!(text.contains("at most 90s"), "{text}");
+    assert_eq!(home.done(&["ls", "--json", "--all"]).expect(0).stdout.trim(), "[]", "nothing was acquired");
+}
+
+#[test]
 fn calls_of_one_lease_are_carried_out_in_order() {
     let home = Home::new(On::Sqlite);
     let mut client = Client::start(&home, &["mcp"], None);
@@ -243,7 +394,7 @@ fn wrong_arguments_are_results_that_say_what_is_wrong() {
         ("lease_acquire", json!({ "lease": ["x"] })),
         ("lease_acquire", json!({ "lease": "x", "ttl": "never" })),
         ("lease_acquire", json!({ "lease": "x", "ttl": "1ms" })),
-        ("lease_acquire", json!({ "lease": "x", "wait": "2h" })),
+        ("lease_acquire", json!({ "lease": "x", "wait": "91s" })),
         ("lease_acquire", json!({ "lease": "x", "label": "a\nb" })),
         ("lease_acquire", json!({ "lease": "x", "unknown": 1 })),
         ("lease_acquire", json!({ "lease": "job" })),
@@ -253,7 +404,8 @@ fn wrong_arguments_are_results_that_say_what_is_wrong() {
         ("lease_renew", json!({ "token": "job:1" })),
         ("lease_release", json!({ "lease": "never-held" })),
         ("lease_release", json!({ "lease": "job", "failed": "yes" })),
-        ("lease_inspect", json!({ "lease": "a:b" })),
+        ("lease_show", json!({ "lease": "a:b" })),
+        ("lease_list", json!({ "limit": -1 })),
         ("fenced_write", write("/etc/passwd")),
         ("fenced_write", write("../out")),
         ("fenced_write", write("a/../../out")),
@@ -375,6 +527,39 @@ fn a_call_passes_while_the_lease_is_held_and_not_after() {
         }
         assert_eq!(client.end(), Some(0));
         eventually("the refusal is counted", || home.count("agent", "fenced") == 1);
+    }
+}
+
+#[test]
+fn the_gate_refuses_in_the_generation_of_the_call() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    let mut client = Client::start(&home, &gate(&["--every-call"]), Some(&token));
+    let lines = [("server/discover", json!({})), ("tools/list", json!({})), ("tools/call", json!({ "name": "write" }))]
+        .map(|(method, params)| {
+            json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": alone(params) }).to_string()
+        });
+    for line in &lines {
+        client.send(format!("{line}\n").as_bytes());
+        assert_eq!(&client.lines.recv_timeout(PATIENCE).unwrap(), line);
+    }
+    home.done(&["revoke", "agent", "--why", "test"]).expect(0);
+    for line in &lines[..2] {
+        client.send(format!("{line}\n").as_bytes());
+        assert_eq!(&client.lines.recv_timeout(PATIENCE).unwrap(), line);
+    }
+    client.send(format!("{}\n", lines[2]).as_bytes());
+    let answer = client.line();
+    refused(&answer, &json!(1), "held=1 seen=2");
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    for meta in ["{}", "[]", "null", "7", r#"{"progressToken":1}"#] {
+        let params = format!(r#"{{"_meta":{meta},"name":"write"}}"#);
+        client.send(
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{params}}}\n").as_bytes(),
+        );
+        let answer = client.line();
+        refused(&answer, &json!(2), "held=1 seen=2");
+        assert!(answer["result"].get("resultType").is_none(), "{answer}");
     }
 }
 
@@ -617,67 +802,6 @@ fn a_gate_remembers_though_its_store_was_restored() {
     let told = answer(&again, &[]);
     refused(&told, &json!(1), "not this lease");
     refused(&told, &json!(1), "leasehold advance agent --past 3 --lineage ");
-}
-
-/// A client that is not ours: the Python SDK's, on the server and through the gate.
-const SDK: &str = r#"
-import asyncio, json, os, sys
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
-async def server(command, args, extra):
-    params = StdioServerParameters(command=command, args=args, env={**os.environ, **extra})
-    return stdio_client(params)
-
-async def main():
-    binary = sys.argv[1]
-    async with await server(binary, ["mcp"], {}) as (read, write):
-        async with ClientSession(read, write) as session:
-            hello = await session.initialize()
-            assert hello.serverInfo.name == "leasehold", hello
-            tools = {tool.name for tool in (await session.list_tools()).tools}
-            assert {"lease_acquire", "lease_release", "fenced_write"} <= tools, tools
-            granted = await session.call_tool("lease_acquire", {"lease": "agent", "ttl": "60s"})
-            assert not granted.isError and granted.structuredContent["status"] == "granted", granted
-            token = granted.structuredContent["token"]
-            wrong = await session.call_tool("fenced_write", {"file": "../x", "content": "", "lease": "agent"})
-            assert wrong.isError and "climbs" in wrong.content[0].text, wrong
-            gate = ["mcp-gate", "--guard", "tools", "--every-call", "--", binary, "mcp"]
-            async with await server(binary, gate, {"LEASEHOLD_TOKEN": token}) as (read2, write2):
-                async with ClientSession(read2, write2) as gated:
-                    await gated.initialize()
-                    passed = await gated.call_tool("lease_inspect", {"lease": "agent"})
-                    assert not passed.isError and passed.structuredContent["epoch"] == 1, passed
-                    released = await session.call_tool("lease_release", {"lease": "agent"})
-                    assert released.structuredContent["status"] == "released", released
-                    again = await session.call_tool("lease_acquire", {"lease": "agent"})
-                    assert again.structuredContent["epoch"] == 2, again
-                    refused = await gated.call_tool("lease_inspect", {"lease": "agent"})
-                    assert refused.isError and "held=1 seen=2" in refused.content[0].text, refused
-                    await gated.list_tools()
-    print("well")
-
-asyncio.run(main())
-"#;
-
-#[test]
-fn the_python_sdks_client_is_served_and_gated() {
-    let home = Home::new(On::Sqlite);
-    std::fs::write(home.path("client.py"), SDK).unwrap();
-    let python = leasehold_testbed::python_program("python");
-    let mut command = std::process::Command::new(python);
-    let environment: Vec<_> =
-        home.leasehold(&[]).get_envs().map(|(k, v)| (k.to_owned(), v.unwrap().to_owned())).collect();
-    let done = command
-        .args(["client.py", env!("CARGO_BIN_EXE_leasehold")])
-        .current_dir(home.folder.path())
-        .env_clear()
-        .envs(environment)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success() && done.stdout == b"well\n", "{said}");
-    assert_eq!(home.show("agent")["state"], "free", "what was held was not given back");
 }
 
 /// The example of the documentation.

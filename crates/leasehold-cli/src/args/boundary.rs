@@ -120,7 +120,8 @@ Examples:
   leasehold mcp                            speaks MCP on standard input and output
   claude mcp add leasehold -- leasehold mcp --store dir:/mnt/team/leases
 
-Leases that were acquired are renewed until they are released, or standard input ends; then they are given back.")]
+Leases that a client with a session acquired are renewed until they are released, or standard input ends; then they are given
+back. Clients of MCP 2026-07-28 have no session: they renew and release what they acquired, by its token.")]
 pub struct Mcp {
     /// Write files below this folder only
     #[arg(long, value_name = "FOLDER", default_value = ".")]

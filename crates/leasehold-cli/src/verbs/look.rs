@@ -70,11 +70,11 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
 
 /// What a look has found.
 #[derive(Default)]
-struct Listed {
-    leases: Vec<Inspection>,
-    damaged: Vec<Error>,
+pub struct Listed {
+    pub leases: Vec<Inspection>,
+    pub damaged: Vec<Error>,
     /// How many were left out because nobody has had them for long.
-    hidden: usize,
+    pub hidden: usize,
 }
 
 /// Which come first, for people: what is held, what is held up, and then the rest.
@@ -104,7 +104,8 @@ impl Ls {
     }
 }
 
-async fn gather(coordinator: &Coordinator, args: &Ls, pattern: Option<&NamePattern>) -> Result<Listed> {
+/// All leases that are asked for, by name.
+pub async fn gather(coordinator: &Coordinator, args: &Ls, pattern: Option<&NamePattern>) -> Result<Listed> {
     let mut listed = Listed::default();
     let mut after: Option<LeaseName> = None;
     loop {

@@ -1,7 +1,6 @@
 //! The tool for files: a fenced write below the session's root.
 
-use super::session::Session;
-use super::tools::{is_on, text};
+use super::tools::Call;
 use crate::verbs::guarded;
 use leasehold_core::guard::Guard;
 use leasehold_core::{Error, Resolver, Result};
@@ -9,11 +8,11 @@ use leasehold_guards::FileGuard;
 use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
 
-pub async fn fenced_write(session: &Session, arguments: &Value) -> Result<Value> {
-    let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
-    let path = below(&session.root, text(arguments, "file").unwrap_or_default())?;
-    let content = text(arguments, "content").unwrap_or_default().to_owned();
-    let policy = guarded::policy(is_on(arguments, "once"));
+pub async fn fenced_write(call: &Call<'_>) -> Result<Value> {
+    let (session, token) = (call.session, call.token()?);
+    let path = below(&session.root, "file", call.text("file").unwrap_or_default())?;
+    let content = call.text("content").unwrap_or_default().to_owned();
+    let policy = guarded::policy(call.is_on("once"));
     // The guard may not have heard of a newer epoch that the store has granted.
     let found = session.tokens(&token)?.resolve(&token).await?;
     let guard = FileGuard::new(&path, policy)?;
@@ -27,9 +26,8 @@ pub async fn fenced_write(session: &Session, arguments: &Value) -> Result<Value>
 }
 
 /// The path below the root, through whatever links there are.
-fn below(root: &Path, file: &str) -> Result<PathBuf> {
-    let refuse =
-        |what: &str| Error::invalid("file", file, format!("{what}; use a path below the server's root folder"));
+pub fn below(root: &Path, field: &str, file: &str) -> Result<PathBuf> {
+    let refuse = |what: &str| Error::invalid(field, file, format!("{what}; use a path below the server's root folder"));
     let asked = Path::new(file);
     if file.is_empty()
         || file.contains('\0')
@@ -45,7 +43,7 @@ fn below(root: &Path, file: &str) -> Result<PathBuf> {
         return Err(refuse("a link in it leads out"));
     }
     let path = folder.join(name);
-    // The file guard writes through a link: only where it leads may be written to.
+    // A guard writes through a link: only where it leads may be written to.
     if path.is_symlink() && !path.canonicalize().is_ok_and(|target| target.starts_with(root)) {
         return Err(refuse("it is a link that leads out"));
     }

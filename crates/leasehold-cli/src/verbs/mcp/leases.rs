@@ -1,78 +1,122 @@
-//! Tools for leases: acquire, renew, release, inspect.
+//! Tools for leases: acquire, renew, release, list, show, progress and checkpoint.
 
-use super::session::Session;
-use super::tools::{is_on, text};
-use crate::verbs::hold::releasable;
+use super::era::Era;
+use super::tools::Call;
+use crate::args::Ls;
+use crate::verbs::hold::{releasable, report};
+use crate::verbs::{look, run};
 use crate::{output, view};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{
-    Acquired, Ask, Error, Event, HolderId, Kind, Label, LeaseName, Outcome, Released, Resolver, Result, Right,
-    Standing, Token, Ttl, parse_duration,
+    Acquired, Ask, Drain, Error, Event, HolderId, Kind, Label, LeaseName, NamePattern, Outcome, Released, Resolver,
+    Result, Right, Standing, Ttl,
 };
+use leasehold_work::Renewed;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-pub async fn acquire(session: &Session, arguments: &Value) -> Result<Value> {
-    let lease = LeaseName::to_hold(text(arguments, "lease").unwrap_or_default())?;
-    if let Some((token, Standing::Held { .. })) = session.standing(&lease) {
-        let message = format!("lease `{token}` is held here already; release it first, or use its token");
-        return Err(Error::new(Kind::Invalid, message));
+/// How many leases are listed, unless the caller says.
+const LISTED: u64 = 100;
+/// How many transfers are shown.
+const TRANSFERS: usize = 8;
+
+pub async fn acquire(call: &Call<'_>) -> Result<Value> {
+    let session = call.session;
+    let lease = LeaseName::to_hold(call.text("lease").unwrap_or_default())?;
+    let wait = call.wait()?.unwrap_or(Duration::ZERO);
+    let is_kept = call.era == Era::Session;
+    if is_kept && let Some((token, Standing::Held { .. })) = session.standing(&lease) {
+        // The store decides, not what was believed last: an operator may just have taken it away.
+        if session.tokens(&token)?.resolve(&token).await?.in_force(&token).is_ok() {
+            let message = format!("lease `{token}` is held here already; release it first, or use its token");
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        session.let_go(&lease).await;
     }
     let settings = session.context.settings()?;
-    let ttl: Ttl = text(arguments, "ttl").map_or(Ok(settings.ttl.value), str::parse)?;
-    let label = match text(arguments, "label") {
+    let ttl: Ttl = call.text("ttl").map_or(Ok(settings.ttl.value), str::parse)?;
+    let label = match call.text("label") {
         Some(label) => Some(Label::named("label", label)?),
         None => settings.label.value.clone(),
     };
-    let wait = text(arguments, "wait").map_or(Ok(Duration::ZERO), parse_duration)?;
-    if wait > Duration::from_secs(3600) {
-        return Err(Error::invalid("wait", text(arguments, "wait").unwrap_or_default(), "use at most 1h"));
-    }
     let ask = Ask::new(HolderId::new(label), ttl);
-    match session.coordinator.acquire_within(std::slice::from_ref(&lease), &ask, wait).await? {
+    let coordinator = match call.era {
+        Era::Session => session.coordinator.clone(),
+        Era::Stateless => session.coordinator.clone().for_others(),
+    };
+    match coordinator.acquire_within(std::slice::from_ref(&lease), &ask, wait).await? {
         Acquired::Granted(grant) => {
-            let token = grant.token().clone();
-            session.keep(*grant);
-            let _ = session.coordinator.count(&lease, Event::Granted).await;
-            let (name, epoch) = (token.lease.as_str(), token.epoch.get());
-            Ok(json!({ "status": "granted", "lease": name, "epoch": epoch, "token": token.wire() }))
+            let (token, progress) = (grant.token().clone(), grant.record().progress.clone());
+            let ttl_ms = grant.ttl().get().as_millis() as u64;
+            if is_kept {
+                session.keep(*grant);
+            }
+            let _ = coordinator.count(&lease, Event::Granted).await;
+            Ok(json!({
+                "status": "granted", "lease": token.lease.as_str(), "epoch": token.epoch.get(), "token": token.wire(),
+                "ttl_ms": ttl_ms, "renewed": is_kept,
+                "marker": progress.as_ref().and_then(|p| p.marker.as_ref()).map(|marker| marker.as_str()),
+                "checkpoint": progress.as_ref().and_then(|p| p.checkpoint.as_ref()).map(|text| text.as_str()),
+            }))
         }
         Acquired::Refused { lease, refusal, now } => {
-            let _ = session.coordinator.count(&lease, Event::SkippedOverlap).await;
+            let _ = coordinator.count(&lease, run::skip_event(&refusal)).await;
             let why = view::refusal_line(&lease, &refusal, now);
             Ok(json!({ "status": "held", "lease": lease.as_str(), "why": why }))
         }
     }
 }
 
-pub async fn renew(session: &Session, arguments: &Value) -> Result<Value> {
-    let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
-    let until = match session.standing(&token.lease).filter(|(kept, _)| kept.claim() == token.claim()) {
+pub async fn renew(call: &Call<'_>) -> Result<Value> {
+    let (session, token) = (call.session, call.token()?);
+    let (until, asked) = match session.standing(&token.lease).filter(|(kept, _)| kept.claim() == token.claim()) {
         Some((_, Standing::Lost(loss))) => {
             return Err(Error::new(Kind::Lost, format!("lease `{token}` was lost: {loss}")));
         }
         // The store decides, not what was believed last.
-        Some(_) => session.tokens(&token)?.resolve(&token).await?.in_force(&token)?.trust_until,
-        None => session.tokens(&token)?.renew(&token).await?.live.trust_until,
+        Some(_) => {
+            let found = session.tokens(&token)?.resolve(&token).await?;
+            (found.in_force(&token)?.trust_until, session.asked(&token.lease))
+        }
+        None => {
+            let Renewed { live, asked } = session.tokens(&token)?.renew(&token).await?;
+            (live.trust_until, asked)
+        }
     };
-    let left = until.saturating_since(SystemClock.now());
+    let told = |drain: Drain| format!("{drain}; release it by {}", output::rfc3339(drain.until));
     Ok(json!({
         "status": "held", "lease": token.lease.as_str(), "epoch": token.epoch.get(),
-        "seconds_left": left.as_secs(),
+        "seconds_left": until.saturating_since(SystemClock.now()).as_secs(),
+        "drain": asked.map(told),
     }))
 }
 
-pub async fn release(session: &Session, arguments: &Value) -> Result<Value> {
-    let token: Token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
+pub async fn release(call: &Call<'_>) -> Result<Value> {
+    let session = call.session;
+    let answer = |status: &str, lease: &LeaseName| json!({ "status": status, "lease": lease.as_str() });
+    if let Some(lease) = call.text("lease").filter(|_| call.text("token").is_none()) {
+        let lease: LeaseName = lease.parse()?;
+        if session.standing(&lease).is_none() && session.was_released(&lease) {
+            return Ok(answer("already_released", &lease));
+        }
+    }
+    let token = call.token()?;
     if Right::of(&token.lease) != Right::Lease {
-        let message = format!("token `{token}` is of a queue's item, which is not released; use queue_complete");
+        let message =
+            format!("token `{token}` is of a queue's item, which is not released; use queue_complete or queue_fail");
         return Err(Error::new(Kind::Invalid, message));
     }
-    let outcome = if is_on(arguments, "failed") { Outcome::Failed } else { Outcome::Succeeded };
+    let outcome = if call.is_on("failed") { Outcome::Failed } else { Outcome::Succeeded };
     let ours = session.standing(&token.lease).is_some_and(|(kept, _)| kept.claim() == token.claim());
     let grant = if ours { session.let_go(&token.lease).await } else { None };
     let released = match grant {
-        Some(grant) => session.coordinator.release(&grant, outcome).await?,
+        Some(grant) => {
+            let released = session.coordinator.release(&grant, outcome).await?;
+            if !matches!(released, Released::Lost(_)) {
+                session.note_released(&token.lease);
+            }
+            released
+        }
         None => {
             let found = session.tokens(&token)?.resolve(&token).await?;
             releasable(&found, &token)?;
@@ -80,25 +124,46 @@ pub async fn release(session: &Session, arguments: &Value) -> Result<Value> {
         }
     };
     match released {
-        Released::Now => Ok(json!({ "status": "released", "lease": token.lease.as_str() })),
-        Released::Already(_) => Ok(json!({ "status": "already_released", "lease": token.lease.as_str() })),
+        Released::Now => Ok(answer("released", &token.lease)),
+        Released::Already(_) => Ok(answer("already_released", &token.lease)),
         Released::Lost(_) => Err(Error::new(Kind::Lost, format!("lease `{token}` was lost before; nothing changed"))),
     }
 }
 
-pub async fn inspect(session: &Session, arguments: &Value) -> Result<Value> {
-    let lease: LeaseName = text(arguments, "lease").unwrap_or_default().parse()?;
-    let seen = session.coordinator.inspect(&lease).await?;
-    let tenure = seen.record.live_tenure(seen.now);
+pub async fn list(call: &Call<'_>) -> Result<Value> {
+    let wanted = Ls {
+        pattern: call.text("pattern").map(str::to_owned),
+        held: call.is_on("held"),
+        free: false,
+        paused: false,
+        all: call.is_on("all"),
+        watch: false,
+    };
+    let limit = usize::try_from(call.number("limit").unwrap_or(LISTED)).unwrap_or(usize::MAX);
+    let pattern = wanted.pattern.as_deref().map(NamePattern::or_prefix).transpose()?;
+    let found = look::gather(&call.session.coordinator, &wanted, pattern.as_ref()).await?;
     Ok(json!({
-        "lease": lease.as_str(),
-        "epoch": seen.record.epoch.get(),
-        "held": tenure.is_some(),
-        "holder": tenure.map(|tenure| tenure.holder.to_string()),
-        "deadline": tenure.map(|tenure| output::rfc3339(tenure.deadline)),
-        "held_here": session.standing(&lease).is_some(),
-        "transfers": seen.record.transfers.iter().rev().take(8).map(|transfer| json!({
-            "epoch": transfer.epoch.get(), "reason": transfer.reason.as_str(), "at": output::rfc3339(transfer.at),
-        })).collect::<Vec<_>>(),
+        "status": "found",
+        "leases": found.leases.iter().take(limit).map(view::lease_json).collect::<Vec<_>>(),
+        "more": found.hidden + found.leases.len().saturating_sub(limit),
+        "damaged": found.damaged.iter().map(ToString::to_string).collect::<Vec<_>>(),
     }))
+}
+
+pub async fn show(call: &Call<'_>) -> Result<Value> {
+    let lease: LeaseName = call.text("lease").unwrap_or_default().parse()?;
+    let seen = call.session.coordinator.inspect(&lease).await?;
+    let mut value = view::lease_json(&seen);
+    value["held_here"] = json!(call.era == Era::Session && call.session.standing(&lease).is_some());
+    value["transfers"] =
+        seen.record.transfers.iter().rev().take(TRANSFERS).map(|transfer| view::transfer_json(transfer)).collect();
+    Ok(value)
+}
+
+/// For markers and for checkpoints.
+pub async fn progress(call: &Call<'_>) -> Result<Value> {
+    let token = call.token()?;
+    let report = report(call.text("marker"), call.text("checkpoint"))?;
+    call.session.tokens(&token)?.progress(&token, report).await?;
+    Ok(json!({ "status": "noted", "lease": token.lease.as_str(), "epoch": token.epoch.get() }))
 }

@@ -1,14 +1,18 @@
 //! `mcp`: an MCP server on standard input and output, so that any MCP client can coordinate.
 //!
-//! Promise: each request is answered once, in one line; a tool's failure is a result with its kind; what was acquired is
-//! renewed until it is released or the input ends, and is then given back, and so are items that were claimed; calls that
-//! name the same lease or item are carried out in the order in which they came. Non-promise: requests are answered in the
-//! order in which they finish.
+//! Promise: each request is answered once, in one line, in the generation of the protocol that it speaks; a tool's failure
+//! is a result with its kind; what was acquired in a session is renewed until it is released or the input ends, and is then
+//! given back, and so are items that were claimed; calls that name the same lease or item are carried out in the order in
+//! which they came. Non-promise: requests are answered in the order in which they finish. What was acquired without a
+//! session is neither renewed nor given back: the client may start the next server anew, and has the token.
 
+mod era;
 mod files;
 mod leases;
 mod rpc;
+mod schemas;
 mod session;
+mod table;
 mod tools;
 mod turns;
 mod verbs;
@@ -18,6 +22,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::Signals;
+use era::Era;
 use leasehold_core::{Error, Kind, Result};
 use rpc::Reply;
 use serde_json::{Value, json};
@@ -26,9 +31,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::task::JoinSet;
+use tools::Call;
 
-/// The versions of the protocol that are spoken, newest first.
-const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 /// The longest request.
 const MAX_LINE: usize = 4 * 1024 * 1024;
 /// Requests under way at once; more wait in the pipe.
@@ -121,13 +125,18 @@ fn handle(
         }
         return Ok(None);
     };
-    let result = match method.as_str() {
-        "initialize" => initialize(&params),
-        "ping" => json!({}),
-        "tools/list" => json!({ "tools": tools::list() }),
-        "tools/call" => {
+    let era = match Era::of(&id, &method, &params) {
+        Ok(era) => era,
+        Err(reply) => return Ok(Some(reply)),
+    };
+    let result = match (method.as_str(), era) {
+        ("initialize", Era::Session) => era::initialize(&params),
+        ("ping", Era::Session) => json!({}),
+        ("server/discover", Era::Stateless) => era.shape_lasting(era::discover()),
+        ("tools/list", _) => era.shape_lasting(json!({ "tools": tools::list(era) })),
+        ("tools/call", _) => {
             let name = params.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let Some(tool) = tools::find(&name) else {
+            let Some(tool) = table::find(&name) else {
                 let message = format!("unknown tool `{}`; see tools/list", leasehold_core::printable(&name));
                 return Ok(Some(Reply::error(id, rpc::INVALID_PARAMS, &message)));
             };
@@ -137,9 +146,9 @@ fn handle(
             let mut table = running.lock().unwrap_or_else(PoisonError::into_inner);
             let call = calls.spawn(async move {
                 turn.comes().await;
-                let result = tools::call(tool, &session, &arguments).await;
+                let result = tools::call(tool, &Call { session: &session, arguments: &arguments, era }).await;
                 running_too.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.to_string());
-                let _ = send(&Reply::result(id, result).json());
+                let _ = send(&Reply::result(id, era.shape(result)).json());
             });
             table.insert(key, call);
             return Ok(None);
@@ -150,16 +159,4 @@ fn handle(
         }
     };
     Ok(Some(Reply::result(id, result)))
-}
-
-fn initialize(params: &Value) -> Value {
-    let asked = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
-    let version = VERSIONS.iter().find(|version| **version == asked).unwrap_or(&VERSIONS[0]);
-    json!({
-        "protocolVersion": version,
-        "capabilities": { "tools": { "listChanged": false } },
-        "serverInfo": { "name": "leasehold", "version": env!("CARGO_PKG_VERSION") },
-        "instructions": "Acquire a lease before work that only one may do at a time; write through the fenced tools, \
-                         which refuse once somebody else has the lease; release it when done.",
-    })
 }

@@ -21,7 +21,7 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Reply {
     id: Value,
-    outcome: Result<Value, (i64, String)>,
+    outcome: Result<Value, Value>,
 }
 
 impl Reply {
@@ -30,15 +30,22 @@ impl Reply {
     }
 
     pub fn error(id: Value, code: i64, message: &str) -> Self {
-        Reply { id, outcome: Err((code, message.to_owned())) }
+        Reply { id, outcome: Err(json!({ "code": code, "message": message })) }
+    }
+
+    /// An error with more about it, for programs.
+    #[must_use]
+    pub fn with_data(mut self, data: Value) -> Self {
+        if let Err(error) = &mut self.outcome {
+            error["data"] = data;
+        }
+        self
     }
 
     pub fn json(self) -> Value {
         match self.outcome {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": self.id, "result": result }),
-            Err((code, message)) => {
-                json!({ "jsonrpc": "2.0", "id": self.id, "error": { "code": code, "message": message } })
-            }
+            Err(error) => json!({ "jsonrpc": "2.0", "id": self.id, "error": error }),
         }
     }
 }

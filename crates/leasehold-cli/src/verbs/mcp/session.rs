@@ -1,10 +1,13 @@
 //! What one client has: the store, and the leases that are kept for it.
 
+use super::era::Era;
 use super::turns::Turns;
 use crate::context::{Context, QUEUE, Target, existing_spool, with_backlog};
-use leasehold_core::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token};
+use leasehold_core::{
+    Coordinator, Drain, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token,
+};
 use leasehold_work::{Backlog, Tokens};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,23 +25,25 @@ pub struct Session {
     /// The items that were claimed here, by token.
     pub items: Items,
     kept: Mutex<HashMap<LeaseName, Kept>>,
+    /// Leases that were kept here and then released, until they are acquired again.
+    released: Mutex<HashSet<LeaseName>>,
 }
 
-/// Claimed items: the queue of each token.
+/// Claimed items: the queue of each token, and whether it was claimed in a session, with which it ends.
 #[derive(Clone, Default)]
-pub struct Items(Arc<Mutex<HashMap<Token, String>>>);
+pub struct Items(Arc<Mutex<HashMap<Token, (String, Era)>>>);
 
 impl Items {
-    pub fn claimed(&self, token: Token, queue: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, queue);
+    pub fn claimed(&self, token: Token, queue: String, era: Era) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, (queue, era));
     }
 
     /// The queue that a token's item is of, as the claim named it.
     pub fn queue_of(&self, token: &Token) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).map(|(queue, _)| queue.clone())
     }
 
-    pub fn completed(&self, token: &Token) {
+    pub fn ended(&self, token: &Token) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token);
     }
 }
@@ -51,13 +56,14 @@ struct Kept {
 impl Session {
     pub fn new(context: Arc<Context>, coordinator: Coordinator, root: PathBuf) -> Self {
         let (turns, items, kept) = (Turns::default(), Items::default(), Mutex::default());
-        Session { coordinator, context, root, turns, items, kept }
+        Session { coordinator, context, root, turns, items, kept, released: Mutex::default() }
     }
 
     /// Keeps a grant until it is released.
     pub fn keep(&self, grant: Grant) {
         let token = grant.token().clone();
         let keeper = Keeper::start(self.coordinator.clone(), grant);
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).remove(&token.lease);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(token.lease.clone(), Kept { token, keeper });
     }
@@ -66,6 +72,21 @@ impl Session {
     pub fn standing(&self, lease: &LeaseName) -> Option<(Token, Standing)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.standing().borrow().clone()))
+    }
+
+    /// Who asks the holder of a lease that is kept here to finish, if anybody does.
+    pub fn asked(&self, lease: &LeaseName) -> Option<Drain> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(lease).and_then(|kept| kept.keeper.asked().borrow().clone())
+    }
+
+    /// Remembers that a lease was released, so that doing so again is no failure.
+    pub fn note_released(&self, lease: &LeaseName) {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).insert(lease.clone());
+    }
+
+    pub fn was_released(&self, lease: &LeaseName) -> bool {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).contains(lease)
     }
 
     /// Stops keeping a lease.
@@ -125,7 +146,7 @@ impl Session {
         })
     }
 
-    /// Releases everything, as far as the store answers.
+    /// Releases everything that was acquired in a session, as far as the store answers.
     pub async fn give_back(&self) {
         let names: Vec<LeaseName> = self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
         let all = async {
@@ -135,7 +156,7 @@ impl Session {
                 }
             }
             let items = std::mem::take(&mut *self.items.0.lock().unwrap_or_else(PoisonError::into_inner));
-            for (token, queue) in items {
+            for (token, (queue, _)) in items.into_iter().filter(|(_, (_, era))| *era == Era::Session) {
                 // One that was lost, or ended by hand, is not ours to give back: that is no failure.
                 let _ = self.return_item(&queue, &token).await;
             }
