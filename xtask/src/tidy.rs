@@ -97,13 +97,24 @@ fn layers(root: &Path, complaints: &mut Vec<String>) {
             }
         }
         let own = manifest.split("name = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
-        for path in files(&root.join(name), &["src"], "rs") {
+        for path in files(&root.join(name), &["src"], "rs").into_iter().filter(|path| !is_unit_test(path)) {
             let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             for named in uses(&read(&path)).iter().filter(|named| *named != own) {
                 complain(place.clone(), named);
             }
         }
     }
+}
+
+/// Whether a file of its own holds unit tests: the module above it declares it so.
+fn is_unit_test(path: &Path) -> bool {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let above = read(&path.with_file_name("mod.rs"));
+    let lines: Vec<&str> = above.lines().collect();
+    let declared = lines.iter().position(|line| *line == format!("mod {name};"));
+    declared.is_some_and(|at| {
+        lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).any(|line| *line == "#[cfg(test)]")
+    })
 }
 
 /// Every folder with a manifest of its own.
