@@ -142,8 +142,8 @@ for box in box-2 box-3; do
     rm $box.pid
 done
 for job in export report sync backup; do leasehold runs $job --json; done >runs.json
-for job in export report sync backup; do leasehold logs $job; done >logs.txt 2>&1
-for item in good bad slow; do leasehold logs mail k.$item; done >>logs.txt 2>&1
+for job in export report sync backup; do echo "$job:" && leasehold logs $job; done >logs.txt 2>&1
+for item in good bad slow; do echo "k.$item:" && leasehold logs mail k.$item; done >>logs.txt 2>&1
 for item in good bad slow; do leasehold queue show mail k.$item --json; done >items.json
 leasehold stats --prometheus >numbers.txt
 leasehold check --missed >missed.txt 2>&1

@@ -58,7 +58,9 @@ fn a_reader_can_tell_what_happened_to_every_slot_and_item() {
         morning += &format!("log of {box_name} ({what})\n{}\n", log(&left(&format!("{box_name}.log"))));
     }
     morning += &format!("runs\n{}\n", runs(&left("runs.json")));
-    morning += &format!("logs\n{}\n", indented(&plain(&left("logs.txt"))));
+    // A shell says so if it was waiting for a command that the signal ended, which is chance.
+    let logs = left("logs.txt").replace("Terminated\n", "");
+    morning += &format!("logs\n{}\n", indented(&plain(&logs)));
     morning += &format!("items\n{}\n", items(&left("items.json")));
     morning += &format!("numbers\n{}\n", numbers(&left("numbers.txt")));
     morning += &format!("webhook\n{}\n", told().into_iter().collect::<String>());
