@@ -8,6 +8,7 @@ mod common;
 
 mod scripts;
 mod skill;
+mod supervisor;
 
 use common::{Done, Home, PATIENCE, Running};
 use std::path::{Path, PathBuf};
