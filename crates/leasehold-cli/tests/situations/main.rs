@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod field;
 mod scripts;
 mod skill;
 mod supervisor;
