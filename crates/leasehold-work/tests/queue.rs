@@ -105,6 +105,23 @@ async fn items_come_by_priority_then_in_the_order_they_were_added_and_never_befo
 }
 
 #[tokio::test]
+async fn an_item_that_is_added_twice_keeps_its_place() {
+    for _ in 0..16 {
+        let bench = bench();
+        let keyed = |key: &str| NewItem { key: Some(key.parse().unwrap()), ..item(key) };
+        for key in ["a", "b", "c", "d", "b", "c"] {
+            bench.queue.add(keyed(key)).await.unwrap();
+            bench.clock.advance(Duration::from_millis(1));
+        }
+        // A lone worker for each, as with `queue claim`.
+        for key in ["a", "b", "c", "d"] {
+            let Claimed::Item(grant) = bench.another().await.claim().await.unwrap() else { panic!("no {key}") };
+            assert_eq!(text(&grant), key);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_hundred_items_behind_a_hundred_claimed_ones_are_found() {
     let mut bench = bench();
     bench.queue.add_all((0..300).map(|n| item(&n.to_string())).collect()).await.unwrap();

@@ -125,18 +125,28 @@ impl Line {
         self.store.write(&Change { along, ..Change::put(&key, revision, &bytes) }).await
     }
 
-    /// Puts an item in line, unless it stands there.
+    /// Puts an item in line, or brings the entry up to date by which it stands there.
     pub(super) async fn enter(&self, place: &LinePosition, seen: &Seen) -> Result<()> {
         let entry = entry(seen.revision.as_ref(), &seen.record)?;
         let key = place.key()?;
         let mut last = Ok(());
         for _ in 0..ENTERING {
             match self.store.swap(&key, None, &entry).await {
-                Ok(_) => return Ok(()),
+                Ok(Swap::Done { .. }) => return Ok(()),
+                Ok(Swap::Mismatch) => return self.refresh(&key, &entry).await,
                 Err(error) => last = Err(error),
             }
         }
         last
+    }
+
+    /// Replaces an entry: the copy in it may be older than the record, and whoever claims by it would believe that another was
+    /// faster, and leave the item for later.
+    async fn refresh(&self, key: &Key, entry: &[u8]) -> Result<()> {
+        if let Some(found) = self.store.read(key).await?.value.filter(|found| found.bytes != entry) {
+            self.store.swap(key, Some(&found.revision), entry).await?;
+        }
+        Ok(())
     }
 
     /// Takes an entry out of the line.
