@@ -12,9 +12,12 @@ use crate::supervise::windows::Windows;
 use leasehold_core::{Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration};
 use leasehold_server::status::Address;
 use leasehold_stores::StoreUrl;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -401,8 +404,15 @@ fn environment(variable: &str) -> Result<Option<String>> {
         Err(std::env::VarError::NotUnicode(_)) => {
             Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")))
         }
-        text => Ok(text.ok().filter(|text| !text.is_empty())),
+        text => Ok(text.ok().filter(|text| !text.is_empty() && !is_unexpanded(text, variable))),
     }
+}
+
+/// Whether a host has left its own `$NAME` or `${NAME}` in place of a variable that it does not have.
+pub fn is_unexpanded(text: &str, variable: &str) -> bool {
+    let name = text.strip_prefix('$').map(|rest| rest.trim_start_matches('{').trim_start_matches("env:"));
+    name.and_then(|name| name.strip_prefix(variable))
+        .is_some_and(|rest| rest.trim_end_matches('}').trim_end_matches(":-").is_empty())
 }
 
 /// What the flag says, or else the variable, parsed.
@@ -436,8 +446,24 @@ pub fn user_file() -> Option<PathBuf> {
     Some(dir.join("leasehold").join(FILE))
 }
 
+/// Larger settings are a mistake, or somebody's trap.
+const MAX_SETTINGS: u64 = 1024 * 1024;
+
+fn read_bounded(path: &Path) -> std::io::Result<String> {
+    let file = std::fs::File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no plain file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_SETTINGS + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_SETTINGS {
+        true => Err(std::io::Error::other(format!("it has more than {MAX_SETTINGS} bytes"))),
+        false => Ok(text),
+    }
+}
+
 fn read_file(path: &Path) -> Result<Option<File>> {
-    let text = match std::fs::read_to_string(path) {
+    let text = match read_bounded(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         // Under `sudo` or cron HOME may be another user's: what that user set is not ours.

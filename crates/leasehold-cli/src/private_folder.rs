@@ -25,7 +25,7 @@ pub struct PrivateFolder {
 impl PrivateFolder {
     pub fn new() -> Result<Self> {
         const TRIES: u32 = 5;
-        let folder = std::env::temp_dir();
+        let folder = temporary();
         let mut last = None;
         for _ in 0..TRIES {
             let path = folder.join(format!("{PREFIX}{}", Nonce::random()));
@@ -57,6 +57,12 @@ impl Drop for PrivateFolder {
     }
 }
 
+/// Absolute, whatever the environment says: a command may work in another folder.
+fn temporary() -> PathBuf {
+    let folder = std::env::temp_dir();
+    if folder.is_absolute() { folder } else { PathBuf::from("/tmp") }
+}
+
 fn is_own_folder(path: &Path) -> bool {
     let me = rustix::process::geteuid().as_raw();
     std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == me)
@@ -73,7 +79,7 @@ fn claim(folder: &Path) -> std::io::Result<File> {
 
 /// Removes what this user's dead processes left. Links are not followed, and others' folders are not touched.
 pub fn sweep() {
-    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(temporary()).into_iter().flatten().flatten() {
         if !is_ours(&entry.file_name()) || !is_own_folder(&entry.path()) {
             continue;
         }

@@ -7,8 +7,8 @@
 //! password, but says where that is. It is read only where the variable or `--context` names it, and never if somebody else
 //! could have written it. Non-promise: it does not outlive its run, and it is a copy: the store decides.
 
-use crate::config::{Setting, Settings, Source};
-use crate::private_folder::PrivateFolder;
+use crate::config::{Setting, Settings, Source, is_unexpanded};
+use crate::private_folder::{PrivateFolder, sweep};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind, LeaseName, Nonce, Result, Slot, Token};
 use leasehold_stores::StoreUrl;
@@ -16,6 +16,7 @@ use leasehold_system::host::boot_id;
 use leasehold_work::schedule::slot_text;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -102,7 +103,9 @@ impl RunContext {
 
     /// The file that the flag names, or else the variable; none if neither does.
     pub fn named(flag: Option<&Path>) -> Result<Option<(Self, Source)>> {
-        let variable = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let is_set =
+            |path: &OsString| !path.is_empty() && !path.to_str().is_some_and(|text| is_unexpanded(text, VARIABLE));
+        let variable = std::env::var_os(VARIABLE).filter(is_set).map(PathBuf::from);
         let (path, source) = match (flag, &variable) {
             (Some(path), _) => (path, Source::Flag),
             (None, Some(path)) => (path.as_path(), Source::Environment(VARIABLE)),
@@ -157,7 +160,11 @@ impl RunContext {
         let address = match &self.secret {
             None => Some(self.store.clone()),
             Some(Secret::Environment(name)) => std::env::var(name).ok(),
-            Some(Secret::File(path)) => return Settings::store_of(path),
+            Some(Secret::File(path)) => {
+                let url = Settings::store_of(path)?;
+                let other = format!("`{}` names another store than that of the run, `{}`", path.display(), self.store);
+                return if url.to_string() == self.store { Ok(url) } else { Err(Error::new(Kind::Unsupported, other)) };
+            }
         };
         match address.map(|text| text.parse::<StoreUrl>()) {
             Some(Ok(url)) if self.secret.is_none() || url.to_string() == self.store => Ok(url),
@@ -192,16 +199,17 @@ pub struct ContextFile {
 impl ContextFile {
     /// A file in a folder of its own, which goes with it. A run does without one that cannot be made, and says so.
     pub fn alone(context: RunContext) -> Option<Self> {
-        match PrivateFolder::new() {
-            Ok(folder) => {
-                let path = folder.file(NAME);
-                Some(ContextFile { path, context, _folder: Some(folder) })
+        let made = PrivateFolder::new().and_then(|folder| {
+            let file = ContextFile { path: folder.file(NAME), context, _folder: Some(folder) };
+            match (file.path.to_str(), file.write(&file.path.with_extension("first"))) {
+                (None, _) => {
+                    Err(Error::new(Kind::Unavailable, "the folder for temporary files has a name that is not text"))
+                }
+                (_, Err(error)) => Err(Error::unavailable("it cannot be written", error)),
+                (Some(_), Ok(())) => Ok(file),
             }
-            Err(error) => {
-                tracing::warn!("{VARIABLE} cannot be set for the command: {error}");
-                None
-            }
-        }
+        });
+        made.inspect_err(|error| tracing::warn!("{VARIABLE} cannot be set for the command: {error}")).ok()
     }
 
     /// A file in a folder that is there.
@@ -236,6 +244,10 @@ impl ContextFile {
 impl Drop for ContextFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        if self._folder.is_some() {
+            // What runs left whose supervisor and dead-man were killed.
+            sweep();
+        }
     }
 }
 

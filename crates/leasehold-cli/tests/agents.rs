@@ -156,6 +156,10 @@ fn what_is_there_stays() {
     assert!(merged.contains("leasehold hook claude --allow-unleased"), "{merged}");
     assert!(home.read("project/.mcp.json").contains("/opt/leasehold"));
 
+    // A hook with other words is not ours to change, and not what was asked for.
+    let strict = install(&home, "claude", &["--yes"]).expect(78);
+    assert!(strict.stderr.contains("hooks.PreToolUse") && strict.stderr.contains("was left"), "{strict:?}");
+
     // Without anybody to ask, asking is an error, and nothing is changed.
     let asked = install(&home, "gemini", &[]).expect(64);
     assert!(asked.stderr.contains("--yes") && !home.path("project/.gemini").exists(), "{asked:?}");

@@ -247,6 +247,46 @@ fn what_goes_wrong_with_the_hook_itself_is_a_refusal_too() {
 }
 
 #[test]
+fn the_folder_of_a_session_has_no_say() {
+    let home = Home::new(On::Sqlite);
+    let (run, context) = held(&home, "task");
+    let copy = written(&home, "copy", &context, |_| {});
+    // Its store's password is in a file of settings that names another store by now.
+    let secret = written(&home, "secret", &context, |context| {
+        context["secret"] = json!({ "file": home.path("other.toml") });
+    });
+    std::fs::write(home.path("other.toml"), "store = \"redis://127.0.0.1:1\"\n").unwrap();
+    let ask = |context: &Path| ask(&home, &["hook", "claude"], Some(context), &Input::Text(&event("PreToolUse")));
+    assert!(denied("claude", &ask(&secret)).unwrap().contains("names another store"));
+
+    home.done(&["revoke", "task", "--why", "over"]).expect(0);
+    run.end().expect(75);
+    // Settings that take long to read, and settings that are wrong.
+    for text in [format!("x = [{}]\n", "1,".repeat(4 << 20)), "store = 7\n".to_owned()] {
+        std::fs::write(home.path("leasehold.toml"), text).unwrap();
+        assert!(denied("claude", &ask(&copy)).unwrap().contains("over"));
+    }
+    let refused = home.done(&["ls"]);
+    assert!(refused.code == 64, "{refused:?}");
+}
+
+#[test]
+fn a_run_whose_context_did_not_come_through_is_not_unleased() {
+    let home = Home::new(On::Sqlite);
+    let mut command = home.leasehold(&["hook", "gemini", "--allow-unleased"]);
+    command.env("LEASEHOLD_EPOCH", "3").env("LEASEHOLD_CONTEXT", "").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(event("BeforeTool").as_bytes()).unwrap();
+    let done = Done::from(child.wait_with_output().unwrap());
+    assert!(denied("gemini", &done).unwrap().contains("runs under a lease"));
+    // A host leaves its own word for a variable that it does not have.
+    for unset in ["$LEASEHOLD_CONTEXT", "${LEASEHOLD_CONTEXT}", "${env:LEASEHOLD_CONTEXT}", "${LEASEHOLD_CONTEXT:-}"] {
+        let done = ask(&home, &["hook", "gemini"], Some(Path::new(unset)), &Input::Text(&event("BeforeTool")));
+        assert!(denied("gemini", &done).unwrap().contains("holds no lease"), "{unset}");
+    }
+}
+
+#[test]
 fn a_tool_call_is_progress() {
     let home = Home::new(On::Sqlite);
     let (run, context) = held(&home, "task");

@@ -109,6 +109,33 @@ fn alone(mut params: Value) -> Value {
 }
 
 #[test]
+fn a_server_within_a_run_works_under_its_lease() {
+    let home = Home::new(On::Sqlite);
+    let bare = "exec env -u LEASEHOLD_TOKEN -u LEASEHOLD_STORE leasehold mcp";
+    let mut client = Client::start(&home, &["run", "task", "--", "sh", "-c", bare], None);
+    client.shake_hands();
+    for named in [json!({}), json!({ "lease": "task" })] {
+        let renewed = client.call("lease_renew", named.clone());
+        assert_eq!(renewed["structuredContent"]["status"], "held", "{renewed}");
+        let mut arguments = named;
+        arguments["file"] = json!("out");
+        arguments["content"] = json!("new");
+        let written = client.call("fenced_write", arguments);
+        assert_eq!(written["structuredContent"]["status"], "written", "{written}");
+    }
+    for tool in ["lease_acquire", "lease_release"] {
+        let refused = client.call(tool, json!({ "lease": "task" }));
+        assert_eq!(refused["structuredContent"]["kind"], "invalid", "{refused}");
+        assert!(refused.to_string().contains("`leasehold run`"), "{refused}");
+    }
+    // Another lease is not lost because it was not acquired here.
+    let other = client.call("lease_renew", json!({ "lease": "other" }));
+    assert_eq!(other["structuredContent"]["kind"], "invalid", "{other}");
+    assert_eq!(client.end(), Some(0));
+    assert_eq!(home.show("task")["state"], "free");
+}
+
+#[test]
 fn a_client_acquires_writes_and_releases() {
     let home = Home::new(On::Sqlite);
     let mut client = Client::start(&home, &["mcp"], None);

@@ -57,6 +57,7 @@ pub enum Host {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  leasehold agents print claude\n  leasehold agents install codex --dry-run")]
 pub struct Agents {
     #[command(subcommand)]
     pub verb: AgentsVerb,

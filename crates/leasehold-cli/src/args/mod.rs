@@ -75,6 +75,14 @@ pub struct Common {
     pub log_format: Option<String>,
 }
 
+impl Common {
+    /// Whether the command line or the environment says where the store is.
+    pub fn names_store(&self) -> bool {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        self.store.is_some() || self.context.is_some() || is_set("LEASEHOLD_STORE") || is_set("LEASEHOLD_CONTEXT")
+    }
+}
+
 /// The verbs. The flags of one are made when it is asked for: those of all of them are much of what a start costs.
 #[derive(Debug, Subcommand)]
 #[command(defer = true)]

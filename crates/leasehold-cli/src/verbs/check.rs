@@ -18,7 +18,8 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
     debug_assert!(args.missed, "clap requires it");
     let Some(coordinator) = context.existing().await? else {
         context.print(|| Value::Array(Vec::new()), String::new)?;
-        output::say(&format!("there is no store at `{}` yet, so no job is published", context.settings()?.store.value));
+        let store = &context.settings()?.store.value;
+        output::say(&format!("there is no store at `{store}`, so no job is published; is this the right store?"));
         return Ok(Exit::Done);
     };
     let (found, count) = find(coordinator).await?;
@@ -30,8 +31,12 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
         },
     )?;
     if found.is_empty() && !context.common.json {
-        let jobs = if count == 1 { "job, which is" } else { "jobs, which are" };
-        output::say(&format!("{count} published {jobs} neither late nor missed"));
+        let store = &context.settings()?.store.value;
+        output::say(&match count {
+            0 => format!("no job is published in `{store}`; is this the right store?"),
+            1 => "1 published job; it is neither late nor missed".to_owned(),
+            count => format!("{count} published jobs; none is late or missed"),
+        });
     }
     if let Some(notifier) = Notifier::new(coordinator, rules) {
         let telling = async {

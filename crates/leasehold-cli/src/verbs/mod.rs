@@ -46,7 +46,10 @@ use std::sync::Arc;
 
 /// Does what the command line says.
 pub async fn execute(cli: Cli) -> Result<Exit> {
-    let context = Arc::new(Context::new(cli.common, flags(&cli.verb)));
+    let mut flags = flags(&cli.verb);
+    // What the session's folder says of settings is the repository's word, not the run's.
+    flags.no_files |= matches!(cli.verb, Verb::Hook(_)) && cli.common.names_store();
+    let context = Arc::new(Context::new(cli.common, flags));
     perform(&context, cli.verb).await.map_err(|error| context.complete(error))
 }
 

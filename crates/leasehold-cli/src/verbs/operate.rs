@@ -146,6 +146,10 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
         Operated::Done(carried) => *carried,
         Operated::HandedOff(grant) => {
             let token = grant.token();
+            let (ttl, lost) = (grant.ttl(), who_lost_it(&seen, true));
+            output::say(&format!(
+                "handed `{token}` off for {ttl}: whoever has the token takes it up, or it expires{lost}"
+            ));
             return context.print(|| view::token_json(token), || format!("{}\n", token.wire()));
         }
         Operated::Refused(refusal) => {
@@ -160,13 +164,7 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
             };
         }
     };
-    let (epoch, was, record) = (carried.epoch(), &seen.record, carried.record);
-    let told = match (&was.tenure, takes_away) {
-        _ if epoch == Epoch::ZERO || was.epoch == Epoch::ZERO => "; nobody has held it yet, is the name right?".into(),
-        (Some(tenure), true) if seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
-        (_, true) => "; nobody held it".into(),
-        _ => String::new(),
-    };
+    let (epoch, told, record) = (carried.epoch(), who_lost_it(&seen, takes_away), carried.record);
     // The answer was lost, and others had the lease before this was known.
     let since = match record.epoch {
         now if now == epoch => String::new(),
@@ -177,6 +175,16 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
         || view::order_json(&Inspection { lease: lease.clone(), record, now: seen.now }, epoch),
         || format!("{done} `{lease}` in store `{}`, epoch {epoch}{told}{since}", settings.store.value),
     )
+}
+
+/// Who had the lease that was taken away, for people.
+fn who_lost_it(seen: &Inspection, is_taken: bool) -> String {
+    match &seen.record.tenure {
+        _ if seen.record.epoch == Epoch::ZERO => "; nobody has held it yet, is the name right?".into(),
+        Some(tenure) if is_taken && seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
+        _ if is_taken => "; nobody held it".into(),
+        _ => String::new(),
+    }
 }
 
 /// An order that was not carried out.
@@ -203,7 +211,7 @@ fn user() -> String {
     ["USER", "LOGNAME"]
         .iter()
         .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
-        .unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
+        .unwrap_or_else(leasehold_system::accounts::own)
 }
 
 /// What `advance` was asked for.

@@ -32,40 +32,59 @@ pub fn json(theirs: &str, ours: &str) -> Result<Merged, String> {
         return Err("it is no JSON object".into());
     };
     let mut conflicts = Vec::new();
-    add_properties(&into, &from, "", &mut conflicts);
+    // Claude Code's switch.
+    let switch =
+        into.get("disableAllHooks").and_then(|property| property.value()).and_then(|value| value.to_serde_value());
+    if switch == Some(Value::Bool(true)) && from.get("hooks").is_some() {
+        conflicts.push("`disableAllHooks` is true and was left: no hook runs".into());
+    }
+    add_properties(&into, &from, "", &mut conflicts)?;
     Ok(Merged { text: theirs.to_string(), conflicts })
 }
 
-fn add_properties(into: &CstObject, from: &CstObject, path: &str, conflicts: &mut Vec<String>) {
+fn add_properties(into: &CstObject, from: &CstObject, path: &str, conflicts: &mut Vec<String>) -> Result<(), String> {
     for property in from.properties() {
         let (Some(name), Some(value)) = (property.decoded_name(), property.value()) else { continue };
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let same = into.properties().into_iter().filter(|one| one.decoded_name().as_ref() == Some(&name));
+        if same.count() > 1 {
+            return Err(format!("`{path}` is there twice"));
+        }
         let Some(theirs) = into.get(&name).and_then(|property| property.value()) else {
             into.append(&name, input(&value));
             continue;
         };
         match (theirs.as_object(), value.as_object(), theirs.as_array(), value.as_array()) {
-            (Some(theirs), Some(ours), ..) => add_properties(&theirs, &ours, &path, conflicts),
+            (Some(theirs), Some(ours), ..) => add_properties(&theirs, &ours, &path, conflicts)?,
             // What a program is started with is one value, not a list to add to.
             (.., Some(theirs), Some(ours)) if ours.elements().iter().all(|one| one.as_object().is_some()) => {
-                add_elements(&theirs, &ours);
+                add_elements(&theirs, &ours, &path, conflicts);
             }
             _ if theirs.to_serde_value() == value.to_serde_value() => {}
             _ => conflicts.push(left(&path, &theirs.to_string(), &value.to_string())),
         }
     }
+    Ok(())
 }
 
-fn add_elements(into: &CstArray, from: &CstArray) {
+fn add_elements(into: &CstArray, from: &CstArray, path: &str, conflicts: &mut Vec<String>) {
+    let theirs: Vec<Value> = into.elements().iter().filter_map(CstNode::to_serde_value).collect();
     for element in from.elements() {
-        let value = element.to_serde_value();
-        let is_there = |theirs: &CstNode| {
-            let theirs = theirs.to_serde_value();
-            theirs == value || theirs.as_ref().is_some_and(has_our_hook)
-        };
-        if !into.elements().iter().any(is_there) {
-            into.append(input(&element));
+        let Some(value) = element.to_serde_value() else { continue };
+        match missing(&theirs, &value, path) {
+            Ok(true) => drop(into.append(input(&element))),
+            Ok(false) => {}
+            Err(conflict) => conflicts.push(conflict),
         }
+    }
+}
+
+/// Whether this is to be added to what is there. A hook of ours with other words is theirs to change.
+fn missing(theirs: &[Value], ours: &Value, path: &str) -> Result<bool, String> {
+    match theirs.iter().find(|one| *one != ours && has_our_hook(one)) {
+        _ if theirs.contains(ours) => Ok(false),
+        Some(other) => Err(left(path, &other.to_string(), &ours.to_string())),
+        None => Ok(true),
     }
 }
 
@@ -112,19 +131,47 @@ fn add_items(into: &mut Table, from: &Table, path: &str, conflicts: &mut Vec<Str
             (None, ours) => drop(into.insert(name, unplaced(ours))),
             (Some(Item::Table(theirs)), Item::Table(ours)) => add_items(theirs, ours, &path, conflicts),
             (Some(Item::ArrayOfTables(theirs)), Item::ArrayOfTables(ours)) => {
+                let there: Vec<Value> = theirs.iter().map(table_value).collect();
                 for table in ours {
-                    let is_there = theirs.iter().any(|their| {
-                        let their = their.to_string();
-                        their == table.to_string() || their.contains(OUR_HOOK)
-                    });
-                    if !is_there {
-                        theirs.push(unplaced_table(table));
+                    match missing(&there, &table_value(table), &path) {
+                        Ok(true) => theirs.push(unplaced_table(table)),
+                        Ok(false) => {}
+                        Err(conflict) => conflicts.push(conflict),
                     }
                 }
             }
-            (Some(theirs), ours) if theirs.to_string().trim() == ours.to_string().trim() => {}
-            (Some(theirs), ours) => conflicts.push(left(&path, &theirs.to_string(), &ours.to_string())),
+            (Some(theirs), ours) if value(theirs) == value(ours) => {}
+            (Some(theirs), ours) => {
+                conflicts.push(left(&path, &value(theirs).to_string(), &value(ours).to_string()));
+            }
         }
+    }
+}
+
+/// What an item says, without its comments and its form.
+fn value(item: &Item) -> Value {
+    match item {
+        Item::None => Value::Null,
+        Item::Table(table) => table_value(table),
+        Item::ArrayOfTables(tables) => tables.iter().map(table_value).collect(),
+        Item::Value(one) => plain(one),
+    }
+}
+
+fn table_value(table: &Table) -> Value {
+    table.iter().map(|(name, item)| (name.to_owned(), value(item))).collect()
+}
+
+fn plain(one: &toml_edit::Value) -> Value {
+    use toml_edit::Value as Toml;
+    match one {
+        Toml::String(text) => Value::String(text.value().clone()),
+        Toml::Integer(number) => Value::from(*number.value()),
+        Toml::Float(number) => Value::from(*number.value()),
+        Toml::Boolean(is) => Value::Bool(*is.value()),
+        Toml::Datetime(at) => Value::String(at.value().to_string()),
+        Toml::Array(all) => all.iter().map(plain).collect(),
+        Toml::InlineTable(table) => table.iter().map(|(name, one)| (name.to_owned(), plain(one))).collect(),
     }
 }
 
@@ -165,9 +212,13 @@ mod tests {
         assert!(merged.text.find("\"z\"") < merged.text.find("\"a\""), "{}", merged.text);
         assert!(merged.text.contains("lint") && merged.text.contains("leasehold hook claude"), "{}", merged.text);
         assert_eq!(json(&merged.text, ours).unwrap().text, merged.text);
-        // A hook of ours with other flags is not doubled.
+        // A hook of ours with other words is not doubled, and that is said.
         let other = ours.replace("hook claude", "hook claude --allow-unleased");
-        assert_eq!(json(&merged.text, &other).unwrap().text, merged.text);
+        let again = json(&merged.text, &other).unwrap();
+        assert_eq!((again.text, again.conflicts.len()), (merged.text, 1));
+        let off = json(r#"{ "disableAllHooks": true }"#, ours).unwrap();
+        assert_eq!(off.conflicts.len(), 1, "{off:?}");
+        assert!(json(r#"{ "hooks": {}, "hooks": {} }"#, ours).unwrap_err().contains("twice"));
     }
 
     #[test]
@@ -198,5 +249,10 @@ mod tests {
         let conflict = toml("[mcp_servers.leasehold]\ncommand = \"mine\"\n", ours).unwrap();
         assert_eq!(conflict.conflicts.len(), 1, "{conflict:?}");
         assert!(toml("[", ours).is_err());
+        // A comment is no hook, and other words are said.
+        let comment = "[[hooks.PreToolUse]]\n# leasehold hook codex\nmatcher = \"a\"\n";
+        assert!(toml(comment, ours).unwrap().text.contains("[[hooks.PreToolUse.hooks]]"));
+        let narrow = merged.text.replace("\".*\"", "\"Read\"");
+        assert_eq!(toml(&narrow, ours).unwrap().conflicts.len(), 1);
     }
 }

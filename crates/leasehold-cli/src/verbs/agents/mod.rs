@@ -61,12 +61,12 @@ const fn snippets(host: Host) -> &'static [Snippet] {
 /// What to know beside the settings.
 const fn note(host: Host) -> &'static str {
     match host {
-        Host::Claude => "then start sessions by `leasehold run NAME -- claude ...`",
+        Host::Claude => "then start sessions with `leasehold run NAME -- claude ...`",
         Host::Codex => {
-            "Codex runs hooks of a project that it trusts, once they were reviewed with /hooks; then start sessions by `leasehold run \
+            "Codex runs hooks of a project that it trusts, once they were reviewed with /hooks; then start sessions with `leasehold run \
              NAME -- codex ...`"
         }
-        Host::Gemini => "then start sessions by `leasehold run NAME -- gemini ...`",
+        Host::Gemini => "then start sessions with `leasehold run NAME -- gemini ...`",
         Host::Cursor | Host::Vscode => {
             "no hook denies tools here: gate the MCP servers that write with `leasehold mcp-gate`, and guard what they write to"
         }
@@ -157,8 +157,10 @@ fn install(context: &Context, args: &AgentsInstall) -> Result<Exit> {
     context.tell(
         || json!({ "files": changes.iter().map(|c| c.json(is_written)).collect::<Vec<_>>() }),
         || match (wanted.is_empty(), is_written) {
+            (true, _) if conflicts => "nothing was changed; what was left is named above".to_owned(),
             (true, _) => "everything is there already; nothing was changed".to_owned(),
             (false, false) => "nothing was changed (--dry-run)".to_owned(),
+            (false, true) if conflicts => "the rest was installed; what was left is named above".to_owned(),
             (false, true) => format!("installed; {}", note(args.host)),
         },
     )?;
@@ -169,6 +171,12 @@ fn plan(project: &Path, snippet: &Snippet, flags: &HookFlags) -> Result<Change> 
     let path = project.join(snippet.path);
     // What is behind a link is changed, not the link.
     let path = path.canonicalize().unwrap_or(path);
+    if path.exists() && !path.is_file() {
+        return Err(Error::new(
+            Kind::Unsupported,
+            format!("`{}` is no plain file; nothing was changed", path.display()),
+        ));
+    }
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == ErrorKind::NotFound => None,

@@ -63,6 +63,10 @@ const OTHERS: [&str; 24] = [
 impl HookHost {
     /// The event, or what is wrong with it.
     pub fn parse(self, bytes: &[u8]) -> Result<Event, String> {
+        // An array could stand for its fields, and is none of theirs.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Err("it is no JSON object".into());
+        }
         let sent: Sent = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let name = sent.hook_event_name.as_str();
         let (before, after): (&str, &[&str]) = match self {
@@ -113,7 +117,15 @@ mod tests {
             assert_eq!(host.parse(event("SessionStart").as_bytes()), Ok(Event::Other));
             assert!(host.parse(event(foreign).as_bytes()).is_err());
         }
-        for wrong in ["", "{", "[]", "null", r#"{"hook_event_name":"PreToolUse"}"#, r#"{"tool_name":"Bash"}"#] {
+        for wrong in [
+            "",
+            "{",
+            "[]",
+            "null",
+            r#"["Stop",null]"#,
+            r#"{"hook_event_name":"PreToolUse"}"#,
+            r#"{"tool_name":"Bash"}"#,
+        ] {
             assert!(HookHost::Claude.parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }

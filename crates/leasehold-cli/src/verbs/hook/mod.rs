@@ -61,6 +61,10 @@ fn watch_the_clock(
 ) -> Result<()> {
     let watch = move || {
         std::thread::sleep(DEADLINE.saturating_sub(SystemClock.now().saturating_since(begun)));
+        if answering.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            // The answer is known and nobody reads it.
+            std::process::exit(i32::from(refused("the host does not read the answer of leasehold hook").code()));
+        }
         let verdict = unconfirmed(run.get(), "no answer came in time");
         std::process::exit(i32::from(answer(&answering, &verdict).code()));
     };
@@ -70,8 +74,9 @@ fn watch_the_clock(
 
 /// Prints the answer, unless that was done.
 fn answer(answering: &Mutex<Option<HookHost>>, verdict: &Verdict) -> Exit {
-    let mut answering = answering.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(host) = answering.take() else { return Exit::Done };
+    // Not held while it is written: nobody may be reading.
+    let taken = answering.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(host) = taken else { return Exit::Done };
     let mut out = std::io::stdout().lock();
     let printed = writeln!(out, "{}", host.answer(verdict)).and_then(|()| out.flush());
     match (printed, verdict) {
@@ -116,10 +121,20 @@ async fn judge(context: &Context, args: &Args, run: &OnceLock<RunContext>) -> Ve
     const STOP: &str = "Nothing was changed. Stop, and report that this task is no longer yours.";
     let token = match session(context) {
         Ok(Some((token, found))) => {
+            // Only a store that was asked can fail to answer: what holds us up before that is not the store.
+            if let Err(error) = context.settings() {
+                return Verdict::Deny(format!("lease `{token}` cannot be confirmed: {error}. {STOP}"));
+            }
             if let Some(found) = found {
                 let _ = run.set(found);
             }
             token
+        }
+        // `run` set it, and whatever else it set did not come through.
+        Ok(None) if std::env::var_os("LEASEHOLD_EPOCH").is_some_and(|epoch| !epoch.is_empty()) => {
+            let what =
+                "this session runs under a lease, but neither LEASEHOLD_CONTEXT nor LEASEHOLD_TOKEN came through";
+            return Verdict::Deny(format!("{what}, so its tools are refused. Tell its owner."));
         }
         Ok(None) if args.allow_unleased => return Verdict::Allow,
         Ok(None) => {
@@ -129,7 +144,7 @@ async fn judge(context: &Context, args: &Args, run: &OnceLock<RunContext>) -> Ve
                 "this session holds no lease, so its tools are refused. Tell its owner: {how}."
             ));
         }
-        Err(error) => return Verdict::Deny(format!("leasehold cannot tell which lease this session holds: {error}.")),
+        Err(error) => return Verdict::Deny(format!("leasehold cannot tell which lease this session holds: {error}")),
     };
     let asked = async { context.open_token(&token).await?.resolve().await };
     match tokio::time::timeout(STORE, asked).await {

@@ -1,6 +1,7 @@
 //! Tools for leases: acquire, renew, release, list, show, progress and checkpoint.
 
 use super::era::Era;
+use super::session::Session;
 use super::tools::Call;
 use crate::args::Ls;
 use crate::verbs::hold::{releasable, report};
@@ -8,8 +9,8 @@ use crate::verbs::{look, run};
 use crate::{output, view};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{
-    Acquired, Ask, Drain, Error, Event, HolderId, Kind, Label, LeaseName, NamePattern, Outcome, Released, Resolver,
-    Result, Right, Standing, Ttl,
+    Acquired, Ask, Coordinator, Drain, Error, Event, HolderId, Kind, Label, LeaseName, NamePattern, Outcome, Released,
+    Resolver, Result, Right, Standing, Ttl,
 };
 use leasehold_work::Renewed;
 use serde_json::{Value, json};
@@ -20,11 +21,33 @@ const LISTED: u64 = 100;
 /// How many transfers are shown.
 const TRANSFERS: usize = 8;
 
+/// A request whose answer is waited for. Dropped, it is taken back.
+struct Asking<'a> {
+    session: &'a Session,
+    coordinator: &'a Coordinator,
+    lease: &'a LeaseName,
+    ask: &'a Ask,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.session.withdraw(self.coordinator, self.lease, self.ask);
+    }
+}
+
 pub async fn acquire(call: &Call<'_>) -> Result<Value> {
     let session = call.session;
     let lease = LeaseName::to_hold(call.text("lease").unwrap_or_default())?;
     let wait = call.wait()?.unwrap_or(Duration::ZERO);
     let is_kept = call.era == Era::Session;
+    if let Some(token) = session.of_the_run(&lease)
+        && session.tokens(token)?.resolve(token).await?.in_force(token).is_ok()
+    {
+        let message = format!(
+            "lease `{token}` is held by the `leasehold run` that this server is part of: use the other tools for it as they are"
+        );
+        return Err(Error::new(Kind::Invalid, message));
+    }
     if is_kept && let Some((token, Standing::Held { .. })) = session.standing(&lease) {
         // The store decides, not what was believed last: an operator may just have taken it away.
         if session.tokens(&token)?.resolve(&token).await?.in_force(&token).is_ok() {
@@ -44,7 +67,10 @@ pub async fn acquire(call: &Call<'_>) -> Result<Value> {
         Era::Session => session.coordinator.clone(),
         Era::Stateless => session.coordinator.clone().for_others(),
     };
-    match coordinator.acquire_within(std::slice::from_ref(&lease), &ask, wait).await? {
+    let asking = Asking { session, coordinator: &coordinator, lease: &lease, ask: &ask };
+    let acquired = coordinator.acquire_within(std::slice::from_ref(&lease), &ask, wait).await;
+    std::mem::forget(asking);
+    match acquired? {
         Acquired::Granted(grant) => {
             let (token, progress) = (grant.token().clone(), grant.record().progress.clone());
             let ttl_ms = grant.ttl().get().as_millis() as u64;
@@ -104,6 +130,12 @@ pub async fn release(call: &Call<'_>) -> Result<Value> {
     if Right::of(&token.lease) != Right::Lease {
         let message =
             format!("token `{token}` is of a queue's item, which is not released; use queue_complete or queue_fail");
+        return Err(Error::new(Kind::Invalid, message));
+    }
+    if session.of_the_run(&token.lease).is_some_and(|own| own.claim() == token.claim()) {
+        let message = format!(
+            "lease `{token}` is held by the `leasehold run` that this server is part of, which releases it when its command ends"
+        );
         return Err(Error::new(Kind::Invalid, message));
     }
     let outcome = if call.is_on("failed") { Outcome::Failed } else { Outcome::Succeeded };

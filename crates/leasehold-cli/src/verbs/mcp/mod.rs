@@ -29,12 +29,15 @@ use serde_json::{Value, json};
 use session::Session;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::task::JoinSet;
 use tools::Call;
 
 /// The longest request.
 const MAX_LINE: usize = 4 * 1024 * 1024;
+/// How long calls that are under way may take when the input has ended.
+const LAST_CALLS: Duration = Duration::from_secs(5);
 /// Requests under way at once; more wait in the pipe.
 const MAX_CALLS: usize = 64;
 
@@ -87,7 +90,8 @@ async fn serve(session: &Arc<Session>) -> Result<()> {
             Err(reply) => send(&reply.json())?,
         }
     }
-    while calls.join_next().await.is_some() {}
+    // Nobody is there any more who could wait for long.
+    let _ = tokio::time::timeout(LAST_CALLS, async { while calls.join_next().await.is_some() {} }).await;
     Ok(())
 }
 

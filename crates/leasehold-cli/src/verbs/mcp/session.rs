@@ -4,13 +4,14 @@ use super::era::Era;
 use super::turns::Turns;
 use crate::context::{Context, QUEUE, Target, existing_spool, with_backlog};
 use leasehold_core::{
-    Coordinator, Drain, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token,
+    Ask, Coordinator, Drain, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token,
 };
 use leasehold_work::{Backlog, Tokens};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// How long giving everything back may take when the store does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,6 +26,10 @@ pub struct Session {
     /// The items that were claimed here, by token.
     pub items: Items,
     kept: Mutex<HashMap<LeaseName, Kept>>,
+    /// What the run holds that this server is part of, if it is part of one.
+    own: Option<Token>,
+    /// What takes back leases that were asked for by calls that were cancelled.
+    withdrawing: Mutex<JoinSet<()>>,
     /// Leases that were kept here and then released, until they are acquired again.
     released: Mutex<HashSet<LeaseName>>,
 }
@@ -56,7 +61,18 @@ struct Kept {
 impl Session {
     pub fn new(context: Arc<Context>, coordinator: Coordinator, root: PathBuf) -> Self {
         let (turns, items, kept) = (Turns::default(), Items::default(), Mutex::default());
-        Session { coordinator, context, root, turns, items, kept, released: Mutex::default() }
+        let own = context.token(None).ok();
+        Session {
+            coordinator,
+            context,
+            root,
+            turns,
+            items,
+            kept,
+            own,
+            withdrawing: Mutex::default(),
+            released: Mutex::default(),
+        }
     }
 
     /// Keeps a grant until it is released.
@@ -80,6 +96,15 @@ impl Session {
         kept.get(lease).and_then(|kept| kept.keeper.asked().borrow().clone())
     }
 
+    /// Takes back what a call asked for that is given up: it may be granted all the same.
+    pub fn withdraw(&self, coordinator: &Coordinator, lease: &LeaseName, ask: &Ask) {
+        let (coordinator, lease, ask) = (coordinator.clone(), lease.clone(), ask.clone());
+        let mut withdrawing = self.withdrawing.lock().unwrap_or_else(PoisonError::into_inner);
+        withdrawing.spawn(async move {
+            let _ = coordinator.withdraw(&[lease], &ask).await;
+        });
+    }
+
     /// Remembers that a lease was released, so that doing so again is no failure.
     pub fn note_released(&self, lease: &LeaseName) {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).insert(lease.clone());
@@ -98,17 +123,29 @@ impl Session {
         }
     }
 
-    /// The token that a call means: the one it gives, or that of a lease kept here.
+    /// The token of this lease, if the run holds it that this server is part of.
+    pub fn of_the_run(&self, lease: &LeaseName) -> Option<&Token> {
+        self.own.as_ref().filter(|own| own.lease == *lease)
+    }
+
+    /// The token that a call means: the one it gives, or that of a lease kept here, or of the run that this server is part of.
     pub fn token(&self, token: Option<&str>, lease: Option<&str>) -> Result<Token> {
         match (token, lease) {
             (Some(token), _) => token.parse(),
             (None, Some(lease)) => {
                 let lease: LeaseName = lease.parse()?;
-                self.standing(&lease).map(|(token, _)| token).ok_or_else(|| {
-                    Error::new(Kind::Lost, format!("lease `{lease}` is not held here; acquire it, or give its token"))
+                let kept = self.standing(&lease).map(|(token, _)| token);
+                kept.or_else(|| self.of_the_run(&lease).cloned()).ok_or_else(|| {
+                    let message = format!("this server did not acquire lease `{lease}`; acquire it, or give its token");
+                    Error::new(Kind::Invalid, message)
                 })
             }
-            (None, None) => Err(Error::new(Kind::Invalid, "give `lease` (acquired here) or `token`")),
+            (None, None) => self.own.clone().ok_or_else(|| {
+                Error::new(
+                    Kind::Invalid,
+                    "give `lease` (acquired here) or `token`; this server is part of no `leasehold run`",
+                )
+            }),
         }
     }
 
@@ -150,6 +187,10 @@ impl Session {
     pub async fn give_back(&self) {
         let names: Vec<LeaseName> = self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
         let all = async {
+            // Calls that were cancelled are dropped when the runtime comes to them.
+            tokio::task::yield_now().await;
+            let withdrawing = std::mem::take(&mut *self.withdrawing.lock().unwrap_or_else(PoisonError::into_inner));
+            withdrawing.join_all().await;
             for name in names {
                 if let Some(grant) = self.let_go(&name).await {
                     let _ = self.coordinator.release(&grant, Outcome::Failed).await;
