@@ -103,6 +103,16 @@ fn a_hundred_megabytes_keep_their_beginning_and_their_end() {
 }
 
 #[test]
+fn what_never_falls_silent_is_seen_while_it_runs() {
+    let home = home(On::Sqlite);
+    let chatty = "while [ ! -e go ]; do echo line; sleep 0.02; done";
+    let run = home.start(&["run", "chatty", "--keep-output", "--", "sh", "-c", chatty]);
+    eventually("its lines are seen", || home.done(&["logs", "chatty"]).stdout.contains("line\n"));
+    home.touch("go");
+    run.end().expect(0);
+}
+
+#[test]
 fn what_a_killed_run_printed_is_there() {
     for on in BOTH {
         let home = home(on);

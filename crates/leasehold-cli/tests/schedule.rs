@@ -471,3 +471,31 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
     assert!(refused.stderr.contains("go with `schedule` alone"), "{refused:?}");
     assert!(!home.path("leases.db").exists());
 }
+
+#[test]
+fn a_second_sigterm_ends_what_does_not_listen() {
+    let home = Home::new(On::Sqlite);
+    let deaf = "[ -e deaf ] && exit; trap \"\" TERM; echo $$ > deaf; while :; do sleep 0.05; done";
+    jobs(&home, &format!("[[job]]\nname = 'deaf'\nevery = '1s'\nttl = '6s'\ncommand = '''{deaf}'''\n"));
+    let daemon = home.start(&["schedule"]);
+    let pid: i32 = home.words("deaf")[0].parse().unwrap();
+    signal(daemon.pid(), "TERM");
+    eventually("nothing new is begun", || home.done(&["show", "deaf"]).code == 0);
+    signal(daemon.pid(), "TERM");
+    let ended = daemon.end();
+    assert!(ended.stderr.contains("stopping once the current runs finish"), "{ended:?}");
+    assert!(!common::is_alive(pid));
+
+    home.done(&["queue", "add", "mail", "--text", "x"]).expect(0);
+    let deaf = "trap '' TERM; echo $$ > item; while :; do sleep 0.05; done";
+    let worker = home.start(&["work", "mail", "--ttl", "6s", "--", "sh", "-c", deaf]);
+    let pid: i32 = home.words("item")[0].parse().unwrap();
+    signal(worker.pid(), "TERM");
+    signal(worker.pid(), "TERM");
+    // Two that come at once may count as one.
+    eventually("it ends", || {
+        signal(worker.pid(), "TERM");
+        !common::is_alive(pid)
+    });
+    worker.end();
+}

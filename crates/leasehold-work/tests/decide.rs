@@ -168,7 +168,9 @@ impl Spec {
             Op::Drain { nonce, .. } if self.drain.is_some_and(|(asked, ..)| asked == nonce) => return Already,
             Op::Drain { nonce, within } => match self.life {
                 Life::Claimed { deadline, .. } if now < deadline => {
-                    self.drain = Some((nonce, self.epoch, now + within));
+                    let earlier = self.drain.filter(|(_, epoch, until)| *epoch == self.epoch && now < *until);
+                    let until = earlier.map_or(now + within, |(.., until)| until.max(now + within));
+                    self.drain = Some((nonce, self.epoch, until));
                 }
                 _ => return No("not claimed"),
             },

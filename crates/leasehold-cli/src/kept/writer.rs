@@ -6,6 +6,7 @@
 use super::file::Bounded;
 use super::retention;
 use crate::supervise::Sink;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -102,6 +103,8 @@ impl Drop for Writer {
 
 fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
     let mut file: Option<Bounded> = None;
+    // When the first byte was written that nobody can see yet.
+    let mut unseen: Option<Moment> = None;
     let mut end = 0;
     loop {
         let (at, bytes, is_over) = {
@@ -122,8 +125,12 @@ fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
             let (first, second) = bytes.as_slices();
             file.write(at, first)?;
             file.write(at + first.len() as u64, second)?;
-        } else if let Some(file) = &mut file {
+            unseen.get_or_insert_with(|| SystemClock.now());
+        }
+        let is_due = unseen.is_some_and(|since| bytes.is_empty() || SystemClock.now() >= since + FLUSHED_WITHIN);
+        if let Some(file) = file.as_mut().filter(|_| is_due) {
             file.flush()?;
+            unseen = None;
         }
         if is_over {
             if let Some(file) = file {

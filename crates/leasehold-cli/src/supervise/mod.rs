@@ -57,6 +57,8 @@ pub struct Task {
     pub capture: Capture,
     /// The longest it may run.
     pub max_runtime: Option<Duration>,
+    /// Whether a scheduler or a worker runs it, and nobody else sends it signals.
+    pub managed: bool,
     /// Where its lease is.
     pub store: StoreUrl,
     /// The file in which it finds its lease, if it could be made.
@@ -88,6 +90,7 @@ pub async fn supervise<T: Tenancy>(
         cut: None,
         usage: None,
         context: task.context,
+        managed: task.managed,
     };
     let mut copying = task.capture.copy_output(&mut child);
     let begun = SystemClock.now();
@@ -149,6 +152,7 @@ struct Supervisor {
     usage: Option<Usage>,
     /// Removed with us.
     context: Option<ContextFile>,
+    managed: bool,
 }
 
 impl Supervisor {
@@ -170,6 +174,7 @@ impl Supervisor {
         let begin_by = due;
         let mut rescue = Rescue::new(store, self.windows, due);
         let mut renewal = Renewal::new(self.windows, due);
+        let mut was_asked = false;
         let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
         while self.ended.is_none() {
             let silent_until = if self.group.is_some() { due } else { due.min(begin_by) };
@@ -178,7 +183,7 @@ impl Supervisor {
                     Ok(Some(line)) => self.handle_report(&line, keeper),
                     _ => return self.take_over(),
                 },
-                number = signals.next() => self.order(Order::Signal(number)),
+                number = signals.next() => self.pass_on(number),
                 Ok(()) = standing.changed() => {
                     let now = standing.borrow_and_update().clone();
                     match now {
@@ -195,9 +200,14 @@ impl Supervisor {
                 }
                 // Renewals go on: it has the time that the request gives it, and is killed only if the lease is taken.
                 Ok(()) = asked.changed() => if let Some(drain) = &*asked.borrow_and_update() {
-                    crate::output::say(&format!("{drain}; the command was sent SIGTERM"));
+                    // Once: for many programs a second one means to drop everything.
+                    let is_first = !std::mem::replace(&mut was_asked, true);
+                    let done = if is_first { "the command was sent SIGTERM" } else { "the command was asked before" };
+                    crate::output::say(&format!("{drain}; {done}"));
                     signals.tell_to_end();
-                    self.order(Order::Signal(Signal::TERM.as_raw()));
+                    if is_first {
+                        self.order(Order::Signal(Signal::TERM.as_raw()));
+                    }
                 },
                 () = child_changed(&mut children) => self.wake_dead_man(),
                 () = self.orders.retry_time() => self.orders.push(),
@@ -217,6 +227,14 @@ impl Supervisor {
                 // The dead-man is silent though its last moment has come.
                 () = SystemClock.sleep_until(silent_until - self.windows.margin / 2) => return self.take_over(),
             }
+        }
+    }
+
+    /// Passes a signal on. What schedulers and workers are told to end ends, whether it listens or not.
+    fn pass_on(&mut self, number: i32) {
+        self.order(Order::Signal(number));
+        if self.managed && Signals::is_ending(number) {
+            self.order(Order::Stop(self.windows.grace));
         }
     }
 

@@ -74,6 +74,11 @@ impl Signals {
         (Signals { receiver, told_to_end: false }, asked)
     }
 
+    /// Whether a signal is meant to end a process.
+    pub fn is_ending(number: i32) -> bool {
+        ENDING.iter().any(|kind| kind().as_raw_value() == number)
+    }
+
     /// Forgets those that came while there was no command.
     pub fn forget(&mut self) {
         while self.receiver.try_recv().is_ok() {}

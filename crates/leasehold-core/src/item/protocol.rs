@@ -356,7 +356,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
     Decision::Write(Box::new(next))
 }
 
-/// Asks whoever has claimed it to finish. What was asked before makes way.
+/// Asks whoever has claimed it to finish. What was asked before makes way, but for its time.
 fn drain(item: &Item, (by, why, nonce): (&Who, &Why, Nonce), within: Ttl, now: Timestamp) -> Decision {
     let asked = OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce };
     if item.drain.as_ref().is_some_and(|old| old.asked.nonce == asked.nonce) {
@@ -365,7 +365,7 @@ fn drain(item: &Item, (by, why, nonce): (&Who, &Why, Nonce), within: Ttl, now: T
     if item.tenure().is_none_or(|tenure| asked.at >= tenure.deadline) {
         return Decision::Refuse(Refusal::NotClaimed);
     }
-    let drain = Drain { epoch: item.epoch, until: asked.at.plus(within.get()), asked };
+    let drain = Drain::new(item.drain.as_ref(), item.epoch, asked, within);
     Decision::Write(Box::new(Item { drain: Some(drain), ..item.clone() }))
 }
 

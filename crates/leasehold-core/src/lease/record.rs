@@ -281,6 +281,13 @@ pub struct Drain {
 }
 
 impl Drain {
+    /// A request at this epoch. One that is in force keeps its time if that is longer.
+    pub fn new(earlier: Option<&Drain>, epoch: Epoch, asked: OperatorMark, within: Ttl) -> Self {
+        let until = asked.at.plus(within.get());
+        let earlier = earlier.filter(|earlier| earlier.is_live(epoch, asked.at)).map(|earlier| earlier.until);
+        Drain { epoch, until: earlier.map_or(until, |earlier| earlier.max(until)), asked }
+    }
+
     /// Whether it is in force for what is at this epoch.
     pub fn is_live(&self, epoch: Epoch, now: Timestamp) -> bool {
         self.epoch == epoch && now < self.until

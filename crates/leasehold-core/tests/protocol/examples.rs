@@ -641,6 +641,9 @@ fn a_second_request_to_finish_takes_the_place_of_the_first_and_a_revocation_ends
     assert_eq!(decide(&first, &operate(9, drain(30)), at(2_000)), Decision::AlreadyApplied);
     let second = write(&first, &operate(10, drain(60)), 2_000);
     assert_eq!(second.drain.as_ref().map(|drain| drain.until), Some(at(62_000)));
+    // A shorter one does not let others in within the time of the first.
+    let shorter = write(&first, &operate(12, drain(1)), 2_000);
+    assert_eq!(shorter.drain.as_ref().map(|drain| drain.until), Some(at(31_000)));
     assert_eq!(write(&second, &operate(11, Order::Revoke), 3_000).drain, None);
 }
 

@@ -202,7 +202,9 @@ impl Spec {
                 ConcreteOrder::Drain { .. } if self.drain.is_some_and(|(old, ..)| old == nonce) => Already,
                 ConcreteOrder::Drain { .. } if self.live(now).is_none() => No("not held"),
                 ConcreteOrder::Drain { within } => {
-                    self.drain = Some((nonce, self.epoch, now + within));
+                    let earlier = self.drain.filter(|(_, epoch, until)| *epoch == self.epoch && now < *until);
+                    let until = earlier.map_or(now + within, |(.., until)| until.max(now + within));
+                    self.drain = Some((nonce, self.epoch, until));
                     Write
                 }
                 ConcreteOrder::Forget { idle } => self.forget(nonce, idle, now),

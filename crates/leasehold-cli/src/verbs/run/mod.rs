@@ -272,7 +272,15 @@ impl Run<'_> {
         if let Some(gathered) = capture.gathered.as_ref().filter(|_| self.tries > 1) {
             gathered.note(&format!("try {} of {}", self.tries, plan.retries + 1));
         }
-        let task = Task { environment, windows, capture, max_runtime: plan.max_runtime, store, context };
+        let task = Task {
+            environment,
+            windows,
+            capture,
+            max_runtime: plan.max_runtime,
+            managed: plan.managed,
+            store,
+            context,
+        };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         self.renewals.merge(&finished.renewals);
         if !finished.ended.passes() {

@@ -32,6 +32,8 @@ pub struct Plan<'a> {
     pub fences: Option<FenceNamespace>,
     pub flock: Option<PathBuf>,
     pub adopt: Option<Token>,
+    /// Whether a scheduler runs it.
+    pub managed: bool,
     pub slot: SlotPlan,
     pub retries: u32,
     pub backoff: Duration,
@@ -96,6 +98,7 @@ impl<'a> Plan<'a> {
             fences,
             flock: args.also_flock,
             adopt,
+            managed: args.slot.adopt,
             slot: SlotPlan::new(&args.slot)?,
             retries: args.slot.retries,
             backoff: duration_of("--backoff", args.slot.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),

@@ -14,8 +14,10 @@ use leasehold_system::process::own_program;
 use leasehold_work::backlog::read_bounded;
 use leasehold_work::notify::Detail;
 use leasehold_work::schedule::{Job, Launcher, Start, env_file, slot_text};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -137,7 +139,13 @@ pub fn file_variables(job: &Job) -> Result<Vec<(String, String)>> {
     for path in &job.env_file {
         let place = format!("job `{}`: env_file `{}`", job.name, path.display());
         let refuse = |what: &str| Error::new(Kind::Unsupported, format!("{place} {what}"));
-        let file = std::fs::File::open(path).map_err(|e| refuse("cannot be read").with_source(e))?;
+        // A pipe would be waited for, and every other job with it.
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let file = std::fs::File::options().read(true).custom_flags(flags).open(path);
+        let file = file.map_err(|e| refuse("cannot be read").with_source(e))?;
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Err(refuse("is no plain file"));
+        }
         let bytes =
             read_bounded(file, MAX_ENV_FILE, "the file").map_err(|e| refuse("cannot be read").with_source(e))?;
         let text = String::from_utf8(bytes).map_err(|_| refuse("is not text"))?;

@@ -226,6 +226,7 @@ impl<B: Backlog> Lane<'_, B> {
             windows: plan.windows,
             capture: capture(plan, attempt, keep.as_ref()),
             max_runtime: plan.max_runtime,
+            managed: true,
             store: plan.store.clone(),
             context: Some(context),
         };

@@ -303,12 +303,12 @@ fn has_mark(record: &Ownership, order: &Order, nonce: Nonce) -> bool {
     mark.is_some_and(|mark| mark.nonce == nonce)
 }
 
-/// Asks the holder to finish. What was asked before makes way.
+/// Asks the holder to finish. What was asked before makes way, but for its time: nobody new gets the lease within it.
 fn drain(record: &Ownership, asked: OperatorMark, within: Ttl) -> Decided {
     if record.live_tenure(asked.at).is_none() {
         return Err(Refusal::NotHeld);
     }
-    let drain = Drain { epoch: record.epoch, until: asked.at.plus(within.get()), asked };
+    let drain = Drain::new(record.drain.as_ref(), record.epoch, asked, within);
     Ok(Some(Ownership { drain: Some(drain), ..record.clone() }))
 }
 
