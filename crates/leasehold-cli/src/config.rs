@@ -4,6 +4,7 @@
 //! are that command's own.
 
 use crate::args::Common;
+use crate::environment::environment;
 use crate::kept::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::log::{self, Format, Levels};
 use crate::notify::{NotifyTable, NotifyTables};
@@ -396,23 +397,6 @@ impl Files {
         let value = parse(&text, &source).map_err(|e| blame(e, field, &source))?;
         Ok(Some(Setting { value, source }))
     }
-}
-
-/// What a variable says; an empty one is how people unset it for a single command.
-fn environment(variable: &str) -> Result<Option<String>> {
-    match std::env::var(variable) {
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")))
-        }
-        text => Ok(text.ok().filter(|text| !text.is_empty() && !is_unexpanded(text, variable))),
-    }
-}
-
-/// Whether a host has left its own `$NAME` or `${NAME}` in place of a variable that it does not have.
-pub fn is_unexpanded(text: &str, variable: &str) -> bool {
-    let name = text.strip_prefix('$').map(|rest| rest.trim_start_matches('{').trim_start_matches("env:"));
-    name.and_then(|name| name.strip_prefix(variable))
-        .is_some_and(|rest| rest.trim_end_matches('}').trim_end_matches(":-").is_empty())
 }
 
 /// What the flag says, or else the variable, parsed.

@@ -4,6 +4,7 @@ mod args;
 mod bar;
 mod config;
 mod context;
+mod environment;
 mod exit;
 mod guards;
 mod interrupt;
