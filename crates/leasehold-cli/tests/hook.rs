@@ -51,6 +51,9 @@ enum Input<'a> {
     Open,
 }
 
+/// What it is about, the context, the event, flags, and a part of the reason if it is denied.
+type Row<'a> = (&'a str, Option<&'a Path>, Input<'a>, &'a [&'a str], Option<&'a str>);
+
 struct Answer {
     done: Done,
     took: Duration,
@@ -146,7 +149,7 @@ fn each_host_is_answered_in_its_own_words_whatever_happens() {
     let large =
         json!({ "hook_event_name": "PRE", "tool_name": "Write", "tool_input": { "content": "x".repeat(10 << 20) } });
 
-    let rows = |when: &str, rows: &[(&str, Option<&Path>, Input<'_>, &[&str], Option<&str>)]| {
+    let rows = |when: &str, rows: &[Row<'_>]| {
         for (host, before, _) in HOSTS {
             for (what, context, input, flags, reason) in rows {
                 let text = match input {

@@ -184,7 +184,7 @@ fn session(context: &Context) -> Result<Option<(Token, Option<RunContext>)>> {
 /// Counts a tool call as progress.
 async fn report(context: &Context, tool: &str) -> Result<()> {
     let Some((token, _)) = session(context)? else { return Ok(()) };
-    let marker = Marker::named("marker", &format!("tool {}", printable(tool))).ok();
+    let marker = Marker::named("marker", format!("tool {}", printable(tool))).ok();
     let report = Report { marker, checkpoint: None };
     context.open_token(&token).await?.tokens.progress(&token, report).await.map(drop)
 }
