@@ -278,6 +278,24 @@ fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
 }
 
 #[test]
+fn the_run_after_a_machine_died_tells_of_it_though_it_succeeds() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"lost\"]"));
+    let died = home.start(&["run", "nightly", "--ttl", "2s", "--", "sh", "-c", "echo $$ > started; sleep 600"]);
+    home.words("started");
+    for pid in common::descendants(died.pid()).into_iter().chain([died.pid()]) {
+        signal(pid, "KILL");
+    }
+    eventually("its lease runs out", || home.show("nightly")["state"] != "held");
+    run(&home, "nightly", "true").expect(0);
+    within(LONG, "somebody is told", || {
+        run(&home, "other", "true");
+        types(&receiver.heard()) == ["lease.lost"]
+    });
+    assert_eq!(event(&receiver.heard()[0])["data"]["epoch"], 1);
+}
+
+#[test]
 fn who_judges_what_another_machine_left_has_its_last_lines_from_the_store() {
     let receiver = receiver();
     let home = home("");

@@ -10,9 +10,10 @@ use crate::notify::{AFTER_RUN, Notifier, Target};
 use crate::ping::{self, PingUrl, Pings};
 use crate::supervise::Signals;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Coordinator, LeaseName, Result, Token};
+use leasehold_core::{Coordinator, Grant, LeaseName, Reason, Result, Token};
 use leasehold_work::notify::{Detail, Rule, Subject};
 use std::io::IsTerminal;
+use tokio::task::JoinHandle;
 
 /// Who wants to hear of a run.
 pub struct Listeners {
@@ -40,10 +41,16 @@ impl Listeners {
         is_wanted && !is_seen && !matches!(settings.output.value, Some(kept::Target::Off))
     }
 
-    /// Says that a run starts.
-    pub fn start(&self, coordinator: &Coordinator) -> After {
+    /// Says that a run starts under this grant.
+    pub fn start(&self, coordinator: &Coordinator, grant: &Grant) -> After {
         let notifier = Notifier::new(coordinator, self.notify.clone());
-        After { pings: self.ping.as_ref().map(Pings::start), notifier }
+        // The run before it said nothing of its end, and by the end of this one the job has recovered.
+        let died = grant.record().transfers.last().is_some_and(|transfer| transfer.reason == Reason::Expired);
+        let telling = notifier.clone().filter(|_| died).map(|notifier| {
+            let lease = grant.token().lease.clone();
+            tokio::spawn(async move { notifier.run_ended(&lease, None).await })
+        });
+        After { pings: self.ping.as_ref().map(Pings::start), notifier, telling }
     }
 }
 
@@ -51,6 +58,8 @@ impl Listeners {
 pub struct After {
     pings: Option<Pings>,
     notifier: Option<Notifier>,
+    /// Tells of the run before.
+    telling: Option<JoinHandle<()>>,
 }
 
 impl After {
@@ -63,7 +72,7 @@ impl After {
         tail: Option<String>,
         signals: &mut Signals,
     ) {
-        let (pings, notifier) = (self.pings.take(), self.notifier.take());
+        let (pings, notifier, telling) = (self.pings.take(), self.notifier.take(), self.telling.take());
         if pings.is_none() && notifier.is_none() {
             return;
         }
@@ -76,6 +85,9 @@ impl After {
         };
         let notifying = async {
             if let Some(notifier) = notifier {
+                if let Some(telling) = telling {
+                    let _ = telling.await;
+                }
                 notifier.run_ended(&token.lease, Some(detail.clone())).await;
                 notifier.deliver_for(AFTER_RUN).await;
             }

@@ -99,7 +99,7 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             return Ok(Exit::Code(0));
         }
         let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
-        let after = plan.listeners.start(&coordinator);
+        let after = plan.listeners.start(&coordinator, &grant);
         let (keep, gathered) = plan.gather(grant.token());
         let mut run = Run {
             coordinator,
