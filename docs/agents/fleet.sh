@@ -3,7 +3,7 @@
 set -eu
 export LEASEHOLD_STORE="sqlite:$PWD/leases.db"
 
-# A worker of yesterday has a task in its hands and does not move.
+# Yesterday's worker has a task in its hands and does not move.
 leasehold queue add tasks --key parser --text parser
 old=$(leasehold queue claim tasks --label yesterday)
 

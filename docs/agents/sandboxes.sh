@@ -1,5 +1,5 @@
 #!/bin/sh
-# Two sandboxes share a repository, and nothing else but the store. One of them freezes with a push before it.
+# Two sandboxes share a repository, and nothing else but the store. One of them freezes just before a push.
 set -eu
 export LEASEHOLD_STORE="dir:$PWD/leases"
 git init -q --bare -b main repo.git

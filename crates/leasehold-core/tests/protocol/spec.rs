@@ -164,7 +164,8 @@ impl Spec {
                     let known = back && self.knows(c.nonce.as_u128());
                     return No(if known { "already released" } else { "lost" });
                 }
-                self.end(outcome != Outcome::NotStarted, now);
+                let deadline = self.holder.filter(|_| outcome == Outcome::Expired).map(|(_, deadline)| deadline);
+                self.end(outcome != Outcome::NotStarted, deadline.map_or(now, |deadline| deadline.min(now)));
                 self.released.insert((c.epoch.get(), c.nonce.as_u128()), outcome);
                 self.close(c.epoch.get(), outcome);
                 Write
@@ -249,7 +250,8 @@ impl Spec {
                 if self.live(now).is_some() {
                     self.transfer(nonce, self.epoch + 1, None, now);
                 }
-                self.end(true, now);
+                // What has run out ended then, not when somebody noticed.
+                self.end(true, self.holder.map_or(now, |(_, deadline)| deadline.min(now)));
                 (self.drain, self.leaving) = (None, Some((migration, false)));
                 Write
             }
