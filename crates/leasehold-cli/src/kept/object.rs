@@ -3,10 +3,16 @@
 //! Promise: a file is removed here only once the bucket has it. Non-promise: the number of runs that a bucket keeps is counted
 //! by who uploads; two machines at once may leave one more for a while.
 
-use super::file::{Stretch, decode, is_being_written, parts};
+use super::file::Stretch;
+#[cfg(feature = "full")]
+use super::file::{decode, is_being_written, parts};
+#[cfg(feature = "full")]
 use super::layout::ENDING;
+#[cfg(feature = "full")]
 use super::retention;
-use leasehold_core::{Error, Result};
+#[cfg(feature = "full")]
+use leasehold_core::Error;
+use leasehold_core::Result;
 use leasehold_stores::StoreUrl;
 use std::fmt;
 use std::path::Path;
