@@ -13,7 +13,7 @@ pub struct Operate {
 // Whether the holder is asked first.
 #[derive(Debug, Args)]
 pub struct Draining {
-    /// Ask the holder to finish first: its command gets SIGTERM, goes on meanwhile, and is killed only when the time is over.
+    /// Ask the holder to finish first: its command gets SIGTERM, keeps its lease meanwhile, and is killed only when the time is over.
     /// Nobody new gets it until then. A script that took it with `acquire` or `queue claim` is told when it renews
     #[arg(long)]
     pub drain: bool,
