@@ -86,10 +86,11 @@ async fn claims(mut lines: Vec<Claimer>) -> Result<[Duration; 2]> {
     }))
 }
 
-async fn multiply(client: &tokio_postgres::Client, times: usize) -> Result<()> {
-    let sql = r"INSERT INTO leasehold_record SELECT namespace, shelf,
-        regexp_replace(name, '[0-9a-f]{8}(/[0-9]+)?$', lpad(to_hex(g), 8, '0') || '\1'), revision, value, tail
-        FROM leasehold_record, generate_series(2, $1::int8) g WHERE shelf IN ('item', 'line')";
+/// Copies every lease and item of the store so many times, under names of their own.
+pub async fn multiply(client: &tokio_postgres::Client, times: usize) -> Result<()> {
+    let sql = r"INSERT INTO leasehold_record (namespace, shelf, name, revision, value) SELECT namespace, shelf,
+        regexp_replace(name, '[0-9a-f]{8}(/[0-9]+)?$', lpad(to_hex(g), 8, '0') || '\1'), revision, value
+        FROM leasehold_record, generate_series(2, $1::int8) g WHERE shelf IN ('lease', 'item', 'line')";
     client.execute(sql, &[&i64::try_from(times)?]).await?;
     client.batch_execute("ANALYZE leasehold_record").await?;
     // What filling has left to be written would be written while claims are timed.
@@ -97,15 +98,16 @@ async fn multiply(client: &tokio_postgres::Client, times: usize) -> Result<()> {
     Ok(())
 }
 
-fn multiply_rows(file: &Path, times: usize) -> Result<()> {
+/// The same in a file.
+pub fn multiply_rows(file: &Path, times: usize) -> Result<()> {
     let mut connection = Connection::open(file)?;
     // A log of several times what is kept, if it were not copied on the way.
     connection.execute_batch("PRAGMA synchronous = off; PRAGMA cache_size = -65536")?;
     let rows: Vec<(String, String, i64, Vec<u8>)> = connection
-        .prepare("SELECT shelf, name, revision, value FROM record WHERE shelf IN ('item', 'line')")?
+        .prepare("SELECT shelf, name, revision, value FROM record WHERE shelf IN ('lease', 'item', 'line')")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    ensure!(rows.len() == 2 * LINES[0], "{} rows for {} items", rows.len(), LINES[0]);
+    ensure!(rows.len() >= LINES[0], "{} rows for {} items", rows.len(), LINES[0]);
     for (shelf, name, revision, value) in &rows {
         let (until, turn) = match shelf.as_str() {
             "line" => name.rsplit_once('/').map(|(until, turn)| (until, format!("/{turn}"))),

@@ -8,11 +8,13 @@ mod crowd;
 mod data;
 mod etcd;
 mod fleet;
+mod held;
 mod lines;
 mod load;
 mod mcp;
 mod measure;
 mod options;
+mod pages;
 mod plain;
 mod proxy;
 mod push;
@@ -21,6 +23,7 @@ mod report;
 mod runs;
 mod schedule;
 mod scratch;
+mod server;
 mod stores;
 mod writes;
 
@@ -131,8 +134,14 @@ fn measure(options: &Options) -> Result<Report> {
     if options.wants(Part::Put) {
         report.extend(data::puts(budget.data)?);
     }
+    if options.only == Some(Part::Held) {
+        report.extend(held::compare(&scratch, &options.leasehold, options.quick)?);
+    }
+    if options.only == Some(Part::Pages) {
+        report.extend(pages::compare(&scratch, &options.leasehold, options.quick)?);
+    }
     if let Some(engine) = options.fleet() {
-        report.extend(fleet::compare(budget.fleet, engine)?);
+        report.extend(fleet::compare(budget.fleet, engine, &options.leasehold)?);
     }
     Ok(report)
 }

@@ -11,7 +11,9 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
   --only PART        one part only: runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue (of it
-                     alone: crowd, lines) or fleet (or an engine)
+                     alone: crowd, lines) or fleet (or an engine); and, not in the whole: server (the API beside
+                     etcd's gateway), held (20,000 leases through a server, for five minutes), pages
+                     (the page where there are a million leases and items)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -44,6 +46,10 @@ pub enum Part {
     Sql,
     /// Fenced puts.
     Put,
+    /// Many leases and waiters at one server.
+    Held,
+    /// The page of a server, with a million leases and items.
+    Pages,
     /// Servers that fleets run: all of them, or one.
     Fleet(Option<String>),
 }
@@ -110,11 +116,13 @@ impl Options {
                         Some("mcp") => Part::Mcp,
                         Some("sql") => Part::Sql,
                         Some("put") => Part::Put,
+                        Some("held") => Part::Held,
+                        Some("pages") => Part::Pages,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
                         None => {
                             bail!(
-                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue, crowd, lines, fleet or an engine"
+                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue, crowd, lines, held, pages, server, fleet or an engine"
                             )
                         }
                     });

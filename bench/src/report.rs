@@ -30,6 +30,12 @@ pub enum Unit {
     /// How many in a second.
     #[serde(rename = "per_second")]
     PerSecond,
+    /// A number, of which each is given as a millisecond.
+    #[serde(rename = "count")]
+    Count,
+    /// Kilobytes, given so too.
+    #[serde(rename = "kB")]
+    Kilobytes,
     /// Megabytes, of which each is given as a millisecond.
     #[serde(rename = "MB")]
     Megabytes,
@@ -72,7 +78,7 @@ impl Row {
             Demand::None => (peer.map(|peer| ours.as_secs_f64() / peer.as_secs_f64()), true),
         };
         let figure = |time: Duration| match unit {
-            Unit::Milliseconds | Unit::Megabytes => time.as_secs_f64() * 1e3,
+            Unit::Milliseconds | Unit::Megabytes | Unit::Kilobytes | Unit::Count => time.as_secs_f64() * 1e3,
             Unit::PerSecond => 1.0 / time.as_secs_f64(),
         };
         let (ours, peer) = (figure(ours), peer.map(figure));
@@ -84,12 +90,20 @@ impl Row {
             Unit::Milliseconds => format!("{value:.2} ms"),
             Unit::PerSecond => format!("{value:.0} /s"),
             Unit::Megabytes => format!("{value:.0} MB"),
+            Unit::Kilobytes => format!("{value:.2} kB"),
+            Unit::Count => format!("{value:.0}"),
         };
         let demand = match self.demand {
             Demand::AtMostTheTime(most) => format!("at most {most}x the time"),
             Demand::AtLeastTheSpeed(least) => format!("at least {least}x as fast"),
             Demand::AtMost(most) => {
-                format!("at most {} {}", most.as_millis(), if self.unit == Unit::Megabytes { "MB" } else { "ms" })
+                let unit = match self.unit {
+                    Unit::Megabytes => " MB",
+                    Unit::Kilobytes => " kB",
+                    Unit::Count => "",
+                    Unit::Milliseconds | Unit::PerSecond => " ms",
+                };
+                format!("at most {}{unit}", most.as_millis())
             }
             Demand::None => "-".into(),
         };
@@ -97,7 +111,7 @@ impl Row {
             self.what.clone(),
             figure(self.ours),
             match (self.peer, self.demand) {
-                (None, Demand::AtMost(_)) => "-".into(),
+                (None, Demand::AtMost(_) | Demand::None) => "-".into(),
                 (peer, _) => format!("{} {}", self.peer_is, peer.map_or_else(|| "did not run".into(), figure)),
             },
             self.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),

@@ -150,6 +150,7 @@ impl Archive {
                 | Refusal::NoSlot
                 | Refusal::LineageFixed { .. }
                 | Refusal::Changed { .. }
+                | Refusal::RequestExpired { .. }
                 | Refusal::OtherPause(_)
                 | Refusal::Elsewhere(_)
                 | Refusal::NotMoving { .. }

@@ -127,6 +127,7 @@ impl Ask {
                 holder: texts.holder(name),
                 ttl: Ttl::MIN,
                 spacing: None,
+                requested: None,
                 slot: (slot > 0).then(|| {
                     // Who retries failures also knows that the slot before was given up, if its run died.
                     let gives_up = (after == Again::Retry).then(|| slot_of(slot - 1));

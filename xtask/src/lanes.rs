@@ -10,19 +10,51 @@ use std::path::Path;
 use std::process::Command;
 
 /// What runs beside the rest: those that take longest and mind least how busy the machine is.
-const ASIDE: [&str; 4] = ["data", "git", "model", "torture"];
+const ASIDE: [&str; 5] = ["data", "git", "model", "openapi", "torture"];
+
+/// The command's tests that also run with a server in front of their store: whoever holds, works and writes through guards.
+const SERVED: [&str; 9] =
+    ["data", "mcp_gate", "processes", "proxy", "push", "queue", "queue_operators", "run", "tokens"];
+/// Of these, what needs the store's own file or URL, or names who gave an order, which a server signs with the key's label.
+const NOT_SERVED: [&str; 8] = [
+    "a_gate_remembers_though_its_store_was_restored",
+    "a_rolled_back_store_is_told_apart_and_healed",
+    "a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clock",
+    "a_store_that_went_back_is_told_apart",
+    "every_verb_knows_every_state_of_a_spools_item",
+    "the_evicted_are_told_who_and_why",
+    "the_example_of_the_page_works",
+    "the_example_of_the_sql_page_runs_as_it_stands",
+];
 
 pub(crate) fn test(root: &Path) -> Result<(), String> {
     let all = names(root)?;
     let (aside, rest): (Vec<&str>, Vec<&str>) = all.iter().map(String::as_str).partition(|name| ASIDE.contains(name));
     std::thread::scope(|scope| {
         let nfs = scope.spawn(|| nfs::test(root));
-        let aside = scope.spawn(|| in_one_piece(root, tests(&[], &aside)));
-        let rest = run("every test passes", tests(&["--lib", "--bins"], &rest));
+        let aside =
+            scope.spawn(|| in_one_piece(root, tests(&[], &aside)).and_then(|()| in_one_piece(root, served_torture())));
+        let rest = run("every test passes", tests(&["--lib", "--bins"], &rest)).and_then(|()| served());
         let panicked = |_| Err("a lane panicked".to_owned());
         let (aside, nfs) = (aside.join().unwrap_or_else(panicked), nfs.join().unwrap_or_else(panicked));
         rest.and(aside).and(nfs)
     })
+}
+
+fn served() -> Result<(), String> {
+    let mut command = tests(&[], &SERVED);
+    command.env("LEASEHOLD_TEST_ON", "served").arg("--");
+    for name in NOT_SERVED {
+        command.args(["--skip", name]);
+    }
+    run("the command's tests pass through a server", command)
+}
+
+/// The torture once more, with a server between the fleet and its store.
+fn served_torture() -> Command {
+    let mut command = tests(&[], &["torture"]);
+    command.args(["--", "--served"]);
+    command
 }
 
 fn tests(kinds: &[&str], names: &[&str]) -> Command {

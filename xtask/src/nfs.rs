@@ -30,6 +30,7 @@ pub fn test(root: &Path) -> Result<(), String> {
     std::fs::create_dir_all(root.join("target")).map_err(|e| format!("cannot make a folder for the script: {e}"))?;
     std::fs::write(&script, text).map_err(|e| format!("cannot write {}: {e}", script.display()))?;
     let output = Command::new("timeout")
+        .env("LD_PRELOAD", wide(root)?)
         .args([LIMIT_S, "linux.uml", MEMORY, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"])
         .args(["con=null", "con0=fd:0,fd:1", &format!("init={}", root.join("xtask/nfs/init.sh").display())])
         .arg(format!("LHTEST={}", script.display()))
@@ -43,6 +44,18 @@ pub fn test(root: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("on NFS a promise was broken:\n{text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// What lets that kernel run on processors with large registers, compiled.
+fn wide(root: &Path) -> Result<PathBuf, String> {
+    let library = root.join("target/nfs-wide.so");
+    let status = Command::new("cc")
+        .args(["-O2", "-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .arg(&library)
+        .arg(root.join("xtask/nfs/wide.c"))
+        .status()
+        .map_err(|e| format!("cannot start cc: {e}; install gcc"))?;
+    if status.success() { Ok(library) } else { Err(format!("cc ended with {status}")) }
 }
 
 /// The path of a test program, as cargo tells it.

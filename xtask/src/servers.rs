@@ -36,6 +36,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("zsh", "zsh"),
     ("fish", "fish"),
     ("npm", "npm"),
+    // For the tests of the page.
+    ("chromium", "chromium"),
     ("jgit-cli", "/usr/share/java/org.eclipse.jgit.pgm.jar"),
     // jgit-cli does not ask for one.
     ("default-jre-headless", "java"),
@@ -53,6 +55,9 @@ const PYPI: &[(&str, &str)] = &[
 /// The same for an environment of its own: the two generations of this package do not get along.
 const PYPI_MCP2: &[(&str, &str)] = &[("mcp==2.3.*", "mcp")];
 
+/// The same: it wants versions of what `moto` uses too.
+const PYPI_SCHEMATHESIS: &[(&str, &str)] = &[("schemathesis==4.32.*", "schemathesis")];
+
 /// A package from npm, and a file by which it is known to be there.
 const NPM: &[(&str, &str)] = &[
     ("azurite@3", "azurite/dist/src/blob/main.js"),
@@ -61,6 +66,10 @@ const NPM: &[(&str, &str)] = &[
     ("workerd@1", "workerd/bin/workerd"),
     ("@modelcontextprotocol/sdk@1.32", "@modelcontextprotocol/sdk/dist/esm/client/index.js"),
     ("@modelcontextprotocol/client@2.4", "@modelcontextprotocol/client/dist/index.mjs"),
+    ("playwright-core@1.65", "playwright-core/index.mjs"),
+    ("axe-core@4.14", "axe-core/axe.min.js"),
+    // Version 9 wants a newer node than Debian's.
+    ("oauth2-mock-server@8.2", "oauth2-mock-server/dist/index.mjs"),
 ];
 
 /// Where everything goes that is not of Debian's.
@@ -75,6 +84,7 @@ pub fn install(root: &Path) -> Result<(), String> {
     debian()?;
     python(root, &folder.join("python"), PYPI)?;
     python(root, &folder.join("python-mcp2"), PYPI_MCP2)?;
+    python(root, &folder.join("python-schemathesis"), PYPI_SCHEMATHESIS)?;
     let node = folder.join("node");
     let missing = missing(NPM, |file| node.join("node_modules").join(file).is_file());
     if !missing.is_empty() {

@@ -36,9 +36,14 @@ impl Engine for Etcd {
     }
 
     async fn peer(&self) -> Result<Box<dyn Client>> {
-        let http = reqwest::Client::builder().tcp_nodelay(true).no_proxy().build()?;
-        Ok(Box::new(Peer { http, place: format!("http://127.0.0.1:{}", self.0.port()), held: None }))
+        peer(self.0.port())
     }
+}
+
+/// One more client of the gateway at this port.
+pub fn peer(port: u16) -> Result<Box<dyn Client>> {
+    let http = reqwest::Client::builder().tcp_nodelay(true).no_proxy().build()?;
+    Ok(Box::new(Peer { http, place: format!("http://127.0.0.1:{port}"), held: None }))
 }
 
 struct Peer {

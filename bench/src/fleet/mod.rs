@@ -10,12 +10,14 @@ mod nats;
 mod ours;
 mod postgres;
 mod redis;
+mod served;
 
 use crate::report::{Demand, Row, Unit};
 use anyhow::{Result, ensure};
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
+use std::path::Path;
 use std::time::Duration;
 
 /// How many clients a busy fleet is.
@@ -55,6 +57,10 @@ pub trait Engine {
     fn name(&self) -> &'static str;
     /// What the peer is.
     fn peer_is(&self) -> &'static str;
+    /// What is demanded of renewals.
+    fn renewing(&self) -> Demand {
+        RENEWING
+    }
     /// Whether the store pushes.
     fn wakes(&self) -> bool;
     /// One more client of ours, with connections of its own.
@@ -83,15 +89,16 @@ impl Tally {
 }
 
 /// Measures every engine; each contest takes as long as the limit says.
-pub fn compare(limit: Duration, only: Option<&str>) -> Result<Vec<Row>> {
+pub fn compare(limit: Duration, only: Option<&str>, leasehold: &Path) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
     for (name, start) in engines::ALL {
-        if only.is_some_and(|only| only != *name) {
+        // That one needs a binary that is built with everything.
+        if only.map_or(*name == engines::SERVER, |only| only != *name) {
             continue;
         }
         eprintln!("leasehold-bench: {name}");
-        let engine = start()?;
+        let engine = start(leasehold)?;
         rows.extend(runtime.block_on(measure(&*engine, limit))?);
     }
     ensure!(!rows.is_empty(), "no such engine");
@@ -118,7 +125,7 @@ async fn measure(engine: &dyn Engine, limit: Duration) -> Result<Vec<Row>> {
             rows.push(row(&format!("  p{percent}"), Unit::Milliseconds, own, peer, Demand::None));
         }
         let [own, peer] = contest(&mut ours, &mut peers, limit, Doing::Renewals).await?;
-        rows.push(row("renew", Unit::PerSecond, own.each(), peer.each(), RENEWING));
+        rows.push(row("renew", Unit::PerSecond, own.each(), peer.each(), engine.renewing()));
     }
     rows.extend(contention(engine, limit).await?);
     if engine.wakes() {

@@ -7,15 +7,17 @@ use crate::args::Common;
 use crate::environment::environment;
 use crate::kept::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::log::{self, Format, Levels};
-use crate::notify::{NotifyTable, NotifyTables};
+use crate::notify::NotifyTables;
+use crate::oidc::OidcTables;
 use crate::run_context::RunContext;
-use crate::supervise::windows::Windows;
+use crate::supervise::deadlines::Deadlines;
+use crate::toml_text::RawTables;
+pub use crate::toml_text::parse_toml;
 use leasehold_core::{Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration};
 use leasehold_server::status::Address;
 use leasehold_stores::StoreUrl;
 use rustix::fs::OFlags;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -91,7 +93,9 @@ struct File {
     metrics: Option<String>,
     metrics_leases: Option<Vec<String>>,
     #[serde(default)]
-    notify: Vec<NotifyTable>,
+    notify: RawTables,
+    #[serde(default)]
+    oidc: RawTables,
     output: Option<String>,
     output_size: Option<String>,
     output_runs: Option<u64>,
@@ -156,6 +160,9 @@ pub struct Settings {
     pub metrics_leases: Setting<Vec<NamePattern>>,
     /// Who is told of what; checked by those who tell.
     pub notify: NotifyTables,
+    /// Whose tokens `serve` exchanges for keys; checked by it.
+    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only a server reads them"))]
+    pub oidc: OidcTables,
     /// Where the output of runs is kept; below the state folder if none.
     pub output: Setting<Option<kept::Target>>,
     /// How many bytes of a run's output.
@@ -185,16 +192,7 @@ impl Settings {
             Some(store) => Some(Setting { value: store, source: Source::Context }),
             None => store?,
         };
-        let state = files.pick(
-            &flags.state,
-            "state",
-            "LEASEHOLD_STATE",
-            |f| f.state.clone(),
-            |text, source| {
-                std::path::absolute(source.folder().unwrap_or(Path::new("")).join(text))
-                    .map_err(|_| Error::invalid("folder", text, "use the path of a folder"))
-            },
-        )?;
+        let state = files.pick(&flags.state, "state", "LEASEHOLD_STATE", |f| f.state.clone(), state_folder)?;
         let ttl = files.pick(&flags.ttl, "ttl", "LEASEHOLD_TTL", |f| f.ttl.clone(), |text, _| text.parse::<Ttl>())?;
         let label = |text: &str, _: &Source| Label::named("label", text);
         let label = files.pick(&flags.label, "label", "LEASEHOLD_LABEL", |f| f.label.clone(), label)?;
@@ -246,6 +244,7 @@ impl Settings {
             metrics: optional(metrics),
             metrics_leases: metrics_leases.unwrap_or_else(|| default(Vec::new())),
             notify: files.notify(),
+            oidc: files.oidc(),
             output: optional(output),
             output_size: output_size.unwrap_or_else(|| default(DEFAULT_OUTPUT_SIZE)),
             output_runs: output_runs.unwrap_or_else(|| default(DEFAULT_OUTPUT_RUNS)),
@@ -280,8 +279,8 @@ impl Settings {
     }
 
     /// When a command under a lease of this TTL must be told to end, and when it is ended.
-    pub fn windows(&self, ttl: Ttl) -> Result<Windows> {
-        Windows::new(ttl, self.grace.value).map_err(|e| blame(e, "grace", &self.grace.source))
+    pub fn deadlines(&self, ttl: Ttl) -> Result<Deadlines> {
+        Deadlines::new(ttl, self.grace.value).map_err(|e| blame(e, "grace", &self.grace.source))
     }
 
     /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
@@ -321,6 +320,12 @@ fn store_of_run(common: &Common) -> Result<Option<StoreUrl>> {
         return Ok(None);
     }
     RunContext::named(common.context.as_deref())?.map(|(context, _)| context.store()).transpose()
+}
+
+/// A folder, from where its text is.
+fn state_folder(text: &str, source: &Source) -> Result<PathBuf> {
+    std::path::absolute(source.folder().unwrap_or(Path::new("")).join(text))
+        .map_err(|_| Error::invalid("folder", text, "use the path of a folder"))
 }
 
 fn default<T>(value: T) -> Setting<T> {
@@ -372,9 +377,18 @@ impl Files {
 
     /// Of the nearest file that has any.
     fn notify(&self) -> NotifyTables {
-        let found = self.0.iter().find(|(_, file)| !file.notify.is_empty());
+        let found = self.0.iter().find(|(_, file)| !file.notify.is_none());
         found.map_or_else(NotifyTables::default, |(path, file)| NotifyTables {
             tables: file.notify.clone(),
+            file: path.clone(),
+        })
+    }
+
+    /// The same for these.
+    fn oidc(&self) -> OidcTables {
+        let found = self.0.iter().find(|(_, file)| !file.oidc.is_none());
+        found.map_or_else(OidcTables::default, |(path, file)| OidcTables {
+            tables: file.oidc.clone(),
             file: path.clone(),
         })
     }
@@ -460,39 +474,4 @@ fn read_file(path: &Path) -> Result<Option<File>> {
         }
     };
     parse_toml(&text, "settings", path).map(Some)
-}
-
-/// What to write instead of a bare number, where a text is wanted.
-fn as_written(message: &str, line: &str) -> Option<String> {
-    const DURATIONS: [&str; 9] = [
-        "ttl",
-        "grace",
-        "history_age",
-        "every",
-        "jitter",
-        "backoff",
-        "timeout",
-        "progress_timeout",
-        "catch_up_max_age",
-    ];
-    let is_number = message.starts_with("invalid type: integer") || message.starts_with("invalid type: floating");
-    let (key, value) = line.split_once('=').filter(|_| is_number && message.contains("expected a string"))?;
-    let (key, value) = (key.trim(), value.split('#').next().unwrap_or_default().trim());
-    let whole = value.bytes().all(|b| b.is_ascii_digit());
-    Some(match DURATIONS.contains(&key) {
-        true if whole => format!("`{key}` has no unit; write it with a unit, in quotes: {key} = \"{value}s\""),
-        true => format!("`{key}` has no unit; write it with a unit, in quotes, such as {key} = \"90s\""),
-        false => format!("`{key}` is a text; write it in quotes: {key} = \"{value}\""),
-    })
-}
-
-/// Reads TOML, and says in which line it is wrong.
-pub fn parse_toml<T: DeserializeOwned>(text: &str, what: &str, path: &Path) -> Result<T> {
-    toml::from_str(text).map_err(|error| {
-        let before = error.span().map_or(0, |span| span.start.min(text.len()));
-        let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
-        let written = text.lines().nth(line - 1).unwrap_or_default();
-        let wrong = as_written(error.message(), written).unwrap_or_else(|| error.message().replace('\n', " "));
-        Error::new(Kind::Invalid, format!("invalid {what} `{}`, line {line}: {wrong}", path.display()))
-    })
 }

@@ -6,7 +6,7 @@
 use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
-use crate::notify::Notifier;
+use crate::notify::{Notifier, place};
 use crate::run_context::RunContext;
 use crate::{log, output};
 use leasehold::Leases;
@@ -163,8 +163,8 @@ impl Context {
         let coordinator = self.granting().await?.clone();
         let (tokens, source) = (self.tokens(&coordinator)?, self.settings()?.store.source.clone());
         // A write is not refused because somebody cannot be told of it.
-        let rules = self.settings()?.notify.read().unwrap_or_default();
-        let notifier = Notifier::new(&coordinator, rules);
+        let rules = self.settings()?.notify.read_each().0;
+        let notifier = Notifier::new(&coordinator, rules, place(self.settings()?));
         Ok(OpenToken { token: token.clone(), tokens, coordinator: Some(coordinator), source, notifier })
     }
 

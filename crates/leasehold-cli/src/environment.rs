@@ -1,6 +1,9 @@
 //! Environment variables, as people and programs set them.
 
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result, secret};
+
+/// Variables that may hold a secret. Each can name a file that has it instead, by its name and `_FILE`.
+const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PING"];
 
 /// What a variable says; an empty one is how people unset it for a single command.
 pub fn environment(variable: &str) -> Result<Option<String>> {
@@ -8,7 +11,10 @@ pub fn environment(variable: &str) -> Result<Option<String>> {
         Err(std::env::VarError::NotUnicode(_)) => {
             Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")))
         }
-        text => Ok(text.ok().filter(|text| !text.is_empty() && !is_unexpanded(text, variable))),
+        text => match text.ok().filter(|text| !text.is_empty() && !is_unexpanded(text, variable)) {
+            None if SECRETS.contains(&variable) => secret::in_file_of(variable),
+            text => Ok(text),
+        },
     }
 }
 

@@ -65,8 +65,8 @@ pub const TABLE: &[(Exit, &str)] = &[
     (Exit::Unknown, "no answer came: perhaps it was applied, perhaps not; look before trying again"),
     (
         Exit::Unreported,
-        "it was done, but could not be told: what there was to print could not be written to standard output; `run`, \
-         `work --items`: the store could not be told how it ended, and it may be run again",
+        "it was done, but its output could not be written to standard output; `run`, `work --items`: the end could not be \
+         recorded in the store, so it may be run again",
     ),
     (Exit::LostInRun, "`run`: the lease was lost while the command ran, and the command was stopped"),
     (

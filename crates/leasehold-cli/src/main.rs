@@ -12,6 +12,7 @@ mod kept;
 mod log;
 mod metrics;
 mod notify;
+mod oidc;
 mod orphans;
 mod outbound;
 mod output;
@@ -24,6 +25,7 @@ mod service;
 mod stopping;
 mod supervise;
 mod targets;
+mod toml_text;
 mod verbs;
 mod view;
 
@@ -49,7 +51,9 @@ fn main() -> ExitCode {
         }
         _ => stopping::hold_back(),
     }
-    if args::is_hook(&words) { verbs::hook::fail_closed(|| begin(&words)) } else { begin(&words) }.into()
+    let exit = if args::is_hook(&words) { verbs::hook::fail_closed(|| begin(&words)) } else { begin(&words) };
+    log::finish();
+    exit.into()
 }
 
 /// Does what the words say.
@@ -77,6 +81,7 @@ fn begin(words: &[OsString]) -> Exit {
     // A store's thread may still wait for a server or a disk; nobody waits for it.
     runtime.shutdown_background();
     if let Exit::Signal(number) = exit {
+        log::finish();
         // Returns only if the signal could not be raised.
         let _ = signal_hook::low_level::emulate_default_handler(number.into());
     }

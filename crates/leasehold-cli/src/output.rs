@@ -201,7 +201,7 @@ fn colour(text: &str) -> Option<u8> {
     let word = text.split([' ', ',']).next().unwrap_or_default();
     match word {
         "held" | "claimed" | "running" | "ok" | "done" | "succeeded" | "success" => Some(32),
-        "paused" | "draining" | "expired" | "delayed" | "note" | "late" | "moving" => Some(33),
+        "paused" | "draining" | "drained" | "expired" | "delayed" | "note" | "late" | "moving" => Some(33),
         "failed" | "dead" | "lost" | "fenced" | "bad" | "missed" | "died" | "not_started" => Some(31),
         "free" | "skipped" | "moved" | "cancelled" => Some(2),
         _ => None,

@@ -39,6 +39,8 @@ pub enum Signal {
     Started,
     /// With this exit code, and these last lines of output.
     Ended(u8, Option<String>),
+    /// Asked to finish before its work was done: neither a success nor a failure.
+    Drained(Option<String>),
 }
 
 impl PingUrl {
@@ -70,13 +72,16 @@ impl PingUrl {
                     Signal::Started => (format!("{path}/start"), None),
                     Signal::Ended(0, tail) => (path.to_owned(), tail.as_deref()),
                     Signal::Ended(code, tail) => (format!("{path}/{code}"), tail.as_deref()),
+                    // Shown, and neither good nor bad.
+                    Signal::Drained(tail) => (format!("{path}/log"), tail.as_deref()),
                 };
                 (self.url.at(&path, Some(&with(format!("rid={run}")))), Some(end_of(body.unwrap_or_default())))
             }
             Form::Sentry => {
                 let status = match signal {
                     Signal::Started => "in_progress",
-                    Signal::Ended(0, _) => "ok",
+                    // It knows no third way to end, and what was begun and never ends is an error there.
+                    Signal::Ended(0, _) | Signal::Drained(_) => "ok",
                     Signal::Ended(..) => "error",
                 };
                 (self.url.at(path, Some(&with(format!("check_in_id={run}&status={status}")))), None)
@@ -99,26 +104,37 @@ fn end_of(text: &str) -> Vec<u8> {
 pub struct Pings {
     to: PingUrl,
     run: String,
-    start: tokio::task::JoinHandle<()>,
+    /// Whether the start could be told.
+    start: tokio::task::JoinHandle<bool>,
 }
 
 impl Pings {
     /// Says that a run starts, in the background.
     pub fn start(to: &PingUrl) -> Self {
         let run = run_id(Nonce::random());
-        let start = tokio::spawn(send(to.clone(), run.clone(), Signal::Started));
+        let start = tokio::spawn({
+            let (to, run) = (to.clone(), run.clone());
+            async move { send(&to, &run, &Signal::Started).await.map_err(|why| not_told(&to, &why)).is_ok() }
+        });
         Pings { to: to.clone(), run, start }
     }
 
     /// Says how it ended. Over after [`PATIENCE`].
-    pub async fn end(mut self, code: u8, tail: Option<String>) {
+    pub async fn end(mut self, signal: Signal) {
+        let mut is_said = false;
         let telling = async {
             // Otherwise the service would take the run for one that is still going on.
-            let _ = (&mut self.start).await;
-            send(self.to.clone(), self.run.clone(), Signal::Ended(code, tail)).await;
+            is_said = !(&mut self.start).await.unwrap_or(true);
+            send(&self.to, &self.run, &signal).await
         };
-        let _ = tokio::time::timeout(PATIENCE, telling).await;
+        let told = tokio::time::timeout(PATIENCE, telling).await;
         self.start.abort();
+        let told = told.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())));
+        if let Err(why) = told.as_ref().map_err(String::as_str)
+            && !is_said
+        {
+            not_told(&self.to, why);
+        }
     }
 }
 
@@ -129,18 +145,31 @@ fn run_id(nonce: Nonce) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// Sends it, and once more if the service did not take it the first time.
-async fn send(to: PingUrl, run: String, signal: Signal) {
+/// Once for a run: a service that is away misses the start and the end of it.
+fn not_told(to: &PingUrl, why: &str) {
+    let url = &to.url;
+    tracing::warn!(error = why, "the ping to `{url}` was not accepted; the run is not affected: {why}");
+}
+
+/// Sends it, and once more if the service did not accept it the first time; gives why it was not accepted.
+async fn send(to: &PingUrl, run: &str, signal: &Signal) -> Result<(), String> {
     const EACH: Duration = Duration::from_secs(2);
     const PAUSE: Duration = Duration::from_millis(300);
-    for _ in 0..2 {
-        let (url, body) = to.request(&run, &signal);
-        let letter = Letter { url, headers: Vec::new(), content_type: "text/plain; charset=utf-8", body };
-        if outbound::send(letter, EACH).await.is_ok_and(|answer| !answer.passes()) {
-            return;
+    let mut why = String::new();
+    for attempt in 0..2 {
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE).await;
         }
-        tokio::time::sleep(PAUSE).await;
+        let (url, body) = to.request(run, signal);
+        let letter = Letter { url, headers: Vec::new(), content_type: "text/plain; charset=utf-8", body };
+        why = match outbound::send(letter, EACH).await {
+            Ok(answer) if answer.is_success() => return Ok(()),
+            Ok(answer) if !answer.passes() => return Err(format!("it answered {}", answer.status)),
+            Ok(answer) => format!("it answered {}", answer.status),
+            Err(error) => error.to_string(),
+        };
     }
+    Err(why)
 }
 
 #[cfg(all(test, feature = "http"))]
@@ -162,6 +191,8 @@ mod tests {
         assert_eq!(request(url, &Signal::Started), (format!("{url}/start?rid={RUN}"), Some(String::new())));
         assert_eq!(request(url, &ended(0)), (format!("{url}?rid={RUN}"), Some("last line\n".into())));
         assert_eq!(request(url, &ended(3)), (format!("{url}/3?rid={RUN}"), Some("last line\n".into())));
+        let drained = Signal::Drained(Some("last line\n".into()));
+        assert_eq!(request(url, &drained), (format!("{url}/log?rid={RUN}"), Some("last line\n".into())));
         let slug = "https://hc-ping.com/key/nightly?create=1";
         assert_eq!(request(slug, &ended(137)).0, format!("https://hc-ping.com/key/nightly/137?create=1&rid={RUN}"));
         assert_eq!(request("https://hc.example/ping/x/", &ended(0)).0, format!("https://hc.example/ping/x?rid={RUN}"));
@@ -176,6 +207,7 @@ mod tests {
         assert_eq!(request(url, &Signal::Started), asked("in_progress"));
         assert_eq!(request(url, &Signal::Ended(0, Some("x".into()))), asked("ok"));
         assert_eq!(request(url, &Signal::Ended(9, None)), asked("error"));
+        assert_eq!(request(url, &Signal::Drained(None)), asked("ok"));
         let there = format!("{url}?environment=production");
         assert_eq!(request(&there, &Signal::Started).0, format!("{there}&check_in_id={RUN}&status=in_progress"));
     }

@@ -1,12 +1,16 @@
 //! A folder for what a command of ours is told and leaves for us.
 //!
+//! All of a user's are in one folder among the temporary files, which goes with the last of them: so looking for what is left
+//! does not read what others have there.
+//!
 //! Promise: only this user can read it; it goes with its process, and what a process that was killed left goes with the
-//! next [`sweep`]. Non-promise: a folder that does not say whether its process lives is left alone.
+//! next [`sweep`]. Non-promise: a folder with something in it that does not say whether its process lives is left alone.
 
 use leasehold_core::{Error, Kind, Nonce, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -24,16 +28,15 @@ pub struct PrivateFolder {
 
 impl PrivateFolder {
     pub fn new() -> Result<Self> {
-        const TRIES: u32 = 5;
-        let folder = temporary();
+        const TRIES: u32 = 20;
         let mut last = None;
         for _ in 0..TRIES {
-            let path = folder.join(format!("{PREFIX}{}", Nonce::random()));
-            DirBuilder::new().mode(0o700).create(&path).map_err(|e| cannot(e, &path))?;
-            match claim(&path) {
+            let path = shared()?.join(format!("{PREFIX}{}", Nonce::random()));
+            match DirBuilder::new().mode(0o700).create(&path).and_then(|()| claim(&path)) {
                 Ok(alive) => return Ok(PrivateFolder { path, _alive: alive }),
-                // Another's sweep was faster than the flock.
-                Err(error) => last = Some(cannot(error, &path)),
+                // Another's sweep was faster than the flock, or it was the last and took the shared folder along.
+                Err(error) if error.kind() == ErrorKind::NotFound => last = Some(cannot(error, &path)),
+                Err(error) => return Err(cannot(error, &path)),
             }
             let _ = std::fs::remove_dir_all(&path);
         }
@@ -53,8 +56,31 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+        remove(&self.path);
     }
+}
+
+fn remove(folder: &Path) {
+    let _ = std::fs::remove_dir_all(folder);
+    // Refused as long as there are others.
+    let _ = folder.parent().filter(|parent| **parent == *place()).map(std::fs::remove_dir);
+}
+
+/// The folder that all of this user's are in. If another user has made something in its place, they are beside it, and nobody
+/// looks for what is left of them.
+fn shared() -> Result<PathBuf> {
+    let path = place();
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Ok(()) => return Ok(path),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(cannot(error, &path)),
+    }
+    let is_anothers = path.symlink_metadata().is_ok() && !is_own_folder(&path);
+    Ok(if is_anothers { temporary() } else { path })
+}
+
+fn place() -> PathBuf {
+    temporary().join(format!("leasehold-{}", rustix::process::geteuid().as_raw()))
 }
 
 /// Absolute, whatever the environment says: a command may work in another folder.
@@ -79,14 +105,22 @@ fn claim(folder: &Path) -> std::io::Result<File> {
 
 /// Removes what this user's dead processes left. Links are not followed, and others' folders are not touched.
 pub fn sweep() {
-    for entry in std::fs::read_dir(temporary()).into_iter().flatten().flatten() {
+    if !is_own_folder(&place()) {
+        return;
+    }
+    for entry in std::fs::read_dir(place()).into_iter().flatten().flatten() {
         if !is_ours(&entry.file_name()) || !is_own_folder(&entry.path()) {
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(alive) = rustix::fs::open(entry.path().join(ALIVE), flags, Mode::empty()) else { continue };
+        let Ok(alive) = rustix::fs::open(entry.path().join(ALIVE), flags, Mode::empty()) else {
+            // An empty one is of a process that was killed before it said that it lives. One that is about to say so makes
+            // another.
+            let _ = std::fs::remove_dir(entry.path());
+            continue;
+        };
         if flock(&alive, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = std::fs::remove_dir_all(entry.path());
+            remove(&entry.path());
         }
     }
 }
@@ -96,7 +130,7 @@ pub fn remove_with(file: &Path) {
     let folder =
         file.parent().filter(|folder| is_ours(folder.file_name().unwrap_or_default()) && is_own_folder(folder));
     if let Some(folder) = folder {
-        let _ = std::fs::remove_dir_all(folder);
+        remove(folder);
     }
 }
 

@@ -159,6 +159,7 @@ fn taken(transfer: &Transfer) -> &'static str {
         (Reason::Advanced, Some(_)) => "after advance",
         (Reason::Rewound, None) => "rewound",
         (Reason::Rewound, Some(_)) => "after rewind",
+        (Reason::Triggered, _) => "triggered",
     }
 }
 
@@ -167,7 +168,7 @@ pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
     let ended = match (&transfer.to, transfer.held_for_ms, transfer.outcome) {
         (None, _, _) => "-".into(),
         (_, Some(ms), Some(outcome)) => format!("{} after {}", outcome.as_str(), rough(Duration::from_millis(ms))),
-        _ => "not over".into(),
+        _ => "not yet".into(),
     };
     let why = match (&transfer.by, &transfer.why) {
         (Some(by), Some(why)) => format!("{why} ({by})"),
@@ -231,6 +232,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
             "`{lease}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; nothing changed, \
              look again"
         ),
+        Refusal::RequestExpired { .. } => format!("`{lease}`: the request for this run was not taken up in time"),
         Refusal::OtherPause(mark) => format!(
             "`{lease}` was paused again by {} {}: {}; nothing changed, look again",
             mark.by,

@@ -168,6 +168,29 @@ fn what_is_there_stays() {
 }
 
 #[test]
+fn lines_end_as_they_did_and_a_link_stays_one() {
+    let home = Home::new(On::Sqlite);
+    project(&home);
+    std::fs::create_dir(home.path("project/.codex")).unwrap();
+    std::fs::write(home.path("project/.codex/config.toml"), "# mine\r\nmodel = \"x\"\r\n").unwrap();
+    install(&home, "codex", &["--yes"]).expect(0);
+    let merged = home.read("project/.codex/config.toml");
+    assert_eq!(merged.matches('\n').count(), merged.matches("\r\n").count(), "{merged:?}");
+    assert!(merged.contains("mcp_servers.leasehold"), "{merged:?}");
+    // One that leads nowhere is no file to be made.
+    std::fs::create_dir(home.path("project/.cursor")).unwrap();
+    let link = home.path("project/.cursor/mcp.json");
+    std::os::unix::fs::symlink(home.path("elsewhere.json"), &link).unwrap();
+    let refused = install(&home, "cursor", &["--yes"]).expect(78);
+    assert!(refused.stderr.contains("is a link that leads nowhere; nothing was changed"), "{refused:?}");
+    assert!(link.is_symlink() && !home.path("elsewhere.json").exists());
+    // One that leads somewhere is written through.
+    std::fs::write(home.path("elsewhere.json"), "{}\n").unwrap();
+    install(&home, "cursor", &["--yes"]).expect(0);
+    assert!(link.is_symlink() && home.read("elsewhere.json").contains("leasehold"));
+}
+
+#[test]
 fn print_prints_what_install_writes() {
     let home = Home::new(On::Sqlite);
     for host in ["claude", "codex", "gemini", "cursor", "vscode"] {

@@ -98,7 +98,7 @@ fn a_daemon_without_its_first_thread_is_stopped_before_the_release() {
         let (_home, run, pids) = leaderless(way, "exit 4");
         let done = run.end().expect(4);
         assert_dead(&pids);
-        assert!(done.stderr.contains("2 background processes were still there"), "{done:?}");
+        assert!(done.stderr.contains("2 background processes of `job` were still there"), "{done:?}");
     }
 }
 
@@ -110,7 +110,7 @@ fn a_process_whose_name_is_not_text_is_seen_and_ended() {
                    echo $! > left; until grep -q '^a' /proc/$!/comm; do sleep 0.01; done; exit 4";
         let done = home.done(&["run", "job", "--", "bash", "-c", job]).expect(4);
         assert_dead(&[home.words("left")[0].parse().unwrap()]);
-        assert!(done.stderr.contains("1 background process was still there"), "{done:?}");
+        assert!(done.stderr.contains("1 background process of `job` was still there"), "{done:?}");
     }
 }
 
@@ -271,7 +271,8 @@ fn doctor_says_how_commands_are_ended() {
     assert!(line.starts_with("note") && line.contains("walking the process table"), "{done:?}");
     assert!(line.ends_with("LEASEHOLD_CGROUP is `off`"), "{done:?}");
     let verdict = done.stdout.lines().last().unwrap_or_default();
-    assert!(verdict.starts_with("fit for leases: every check passed, with "), "{done:?}");
+    let fit = "fit for leases between processes of this machine: every check passed, with ";
+    assert!(verdict.starts_with(fit), "{done:?}");
     let Some(below) = cgroups() else { return };
     let home = home.ending_by(Way::Cgroup);
     let done = home.done(&["doctor"]).expect(0);

@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{Home, On, eventually};
+use common::slots::{rare_slot, runs};
+use common::{Home, On, eventually, signal};
 
 /// Says when it has started and when it was asked to finish, and finishes when it is let.
 const POLITE: &str = "trap 'echo asked > asked' TERM; echo $$ > started
@@ -42,7 +43,7 @@ fn a_holder_that_is_asked_to_finish_ends_well_and_the_lease_is_taken_then() {
         assert!(ended.stderr.contains("asked to finish by ann: box 7 goes down"), "{ended:?}");
         assert_eq!(home.read("end"), "whole\n");
         let told = operator.end().expect(0);
-        assert!(told.stderr.contains("holds `job` no longer"), "{told:?}");
+        assert!(told.stderr.contains("no longer holds `job`"), "{told:?}");
         assert!(told.stderr.contains("revoked `job`") && told.stderr.contains("nobody held it"), "{told:?}");
         let history = home.history("job");
         assert_eq!(history[0]["reason"], "revoked", "{history:?}");
@@ -191,7 +192,7 @@ fn a_worker_that_is_asked_to_finish_completes_its_item_and_nothing_is_left_to_ca
         assert!(ended.stderr.contains("asked to finish by ann: box 7 goes down"), "{ended:?}");
         assert_eq!(home.read("end"), "whole\n");
         let told = operator.end().expect(0);
-        assert!(told.stderr.contains("works on") && told.stderr.contains("no longer: it is done"), "{told:?}");
+        assert!(told.stderr.contains("no longer works on") && told.stderr.contains("it is done"), "{told:?}");
         assert_eq!((item(&home, &id)["state"].as_str(), item(&home, &id)["epoch"].as_u64()), (Some("done"), Some(1)));
     }
 }
@@ -207,7 +208,7 @@ fn an_item_that_is_asked_for_is_claimed_by_nobody_new_and_goes_to_whom_it_is_han
     let ended = worker.end().expect(0);
     assert!(ended.stderr.contains("was given back untried: asked to finish by"), "{ended:?}");
     let handed = operator.end().expect(0);
-    assert!(handed.stderr.contains("no longer: it is ready"), "{handed:?}");
+    assert!(handed.stderr.contains("no longer works on") && handed.stderr.contains("it is ready"), "{handed:?}");
     let shown = item(&home, &id);
     assert_eq!(
         (&shown["state"], &shown["epoch"], &shown["tried"]),
@@ -304,7 +305,9 @@ fn a_run_waits_out_its_interval_whoever_ran_it() {
     home.done(&other).expect(9);
     // Waiting is for the holder.
     let waited = [&other[..4], &["--wait", "1h"], &other[4..]].concat();
-    home.done(&waited).expect(9);
+    let refused = home.done(&waited).expect(9);
+    assert!(refused.stderr.contains("skipped: the last run of `other` began"), "{refused:?}");
+    assert!(refused.stderr.contains("--wait waits for whoever holds it, not for that"), "{refused:?}");
     home.done(&["run", "job", "--min-interval", "1ms", "--", "true"]).expect(0);
     for more in [&["--or", "b"][..], &["--limit", "2"], &["--slot", "@daily"], &["--token", "x"]] {
         let args = [&["run", "job", "--min-interval", "1h"][..], more, &["--", "true"]].concat();
@@ -330,4 +333,64 @@ fn a_command_that_two_operators_ask_to_finish_gets_one_signal() {
     holder.end().expect(0);
     first.end();
     assert_eq!(home.read("asked").lines().count(), 1);
+}
+
+#[test]
+fn what_dies_of_the_request_is_drained_and_no_failure_and_its_slot_is_run_again() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let tell = r#"command = ["sh", "-c", "echo $LEASEHOLD_EVENT_TYPE >>told"]"#;
+        let settings = format!("[[notify]]\non = [\"failed\", \"lost\", \"missed\", \"recovered\"]\n{tell}\n");
+        std::fs::write(home.path("leasehold.toml"), settings).unwrap();
+        let line = rare_slot();
+        let slot = ["--slot", &line, "--slot-max-age", "100d", "--retries", "3", "--backoff", "1h"];
+        let holder = home.start(&run("echo $$ >started; exec sleep 1000", &slot));
+        home.words("started");
+        home.done(&["revoke", "job", "--drain", "--by", "ann", "--why", "box 7 goes down"]).expect(0);
+        let ended = holder.end().expect(143);
+        assert!(ended.stderr.contains("asked to finish by ann") && !ended.stderr.contains("failed"), "{ended:?}");
+        let history = home.history("job");
+        assert_eq!((&history[1]["epoch"], &history[1]["outcome"]), (&1.into(), &"drained".into()), "{history:?}");
+        let found = runs(&home, "job");
+        assert_eq!((&found[0]["fate"], &found[0]["exit"]), (&"drained".into(), &143.into()), "{found:?}");
+        assert_eq!([home.count("job", "drained"), home.count("job", "failed"), home.count("job", "lost")], [1, 0, 0]);
+        home.done(&run("true", &slot)).expect(0);
+        assert_eq!(runs(&home, "job")[0]["fate"], "succeeded");
+        assert!(!home.path("told").exists(), "{}", home.read("told"));
+    }
+}
+
+#[test]
+fn a_run_that_is_asked_to_finish_before_its_next_try_is_drained() {
+    let home = Home::new(On::Sqlite);
+    let holder = home.start(&run("echo $$ >started; exit 3", &["--retries", "3", "--backoff", "1h"]));
+    home.words("started");
+    eventually("it waits for its next try", || home.show("job")["state"] == "held");
+    home.done(&["revoke", "job", "--drain", "--why", "x"]).expect(0);
+    let ended = holder.end().expect(3);
+    assert!(ended.stderr.contains("it is not tried again"), "{ended:?}");
+    assert_eq!(home.history("job")[1]["outcome"], "drained", "it had tries left");
+}
+
+#[test]
+fn what_a_scheduler_ends_with_itself_is_drained() {
+    let home = Home::new(On::Sqlite);
+    let job = "[[job]]\nname = \"job\"\nevery = \"1s\"\ncommand = \"echo $$ >started; exec sleep 1000\"\n";
+    std::fs::write(home.path("leasehold.toml"), job).unwrap();
+    let mut scheduler = home.start(&["schedule"]);
+    home.words("started");
+    signal(scheduler.pid(), "TERM");
+    signal(scheduler.pid(), "TERM");
+    eventually("it has ended", || {
+        signal(scheduler.pid(), "TERM");
+        scheduler.is_over()
+    });
+    let ended = scheduler.end();
+    assert!(ended.stderr.contains("was asked to finish and ended before it was done"), "{ended:?}");
+    let outcomes: Vec<String> = home.history("job").iter().map(|run| run["outcome"].to_string()).collect();
+    assert_eq!(outcomes, ["\"drained\""]);
+    assert_eq!(
+        (runs(&home, "job").last().unwrap()["fate"].as_str(), home.count("job", "failed")),
+        (Some("drained"), 0)
+    );
 }

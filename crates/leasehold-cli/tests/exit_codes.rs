@@ -207,6 +207,9 @@ fn the_json_has_the_documented_keys() {
     look("stats", &["stats", "nobody"], 0);
     look("doctor", &["doctor", "--folder", "."], 0);
     look("migrate", &["migrate", &home.store, "dir:elsewhere", "--revoke-held"], 0);
+    let told = "[[notify]]\nname = 'ops'\non = ['failed']\ncommand = ['true']\n";
+    std::fs::write(home.path("leasehold.toml"), told).unwrap();
+    assert_eq!(look("notify test", &["notify", "test"], 0)[0]["delivered"], true);
     look("config", &["config"], 0);
     let event = serde_json::from_str(&home.read("event")).unwrap();
     keys(&event, "", seen.entry("notification".into()).or_default());

@@ -78,6 +78,10 @@ fn the_likeliest_slips_are_answered_with_what_to_write() {
     assert!(said.contains("put `--` before the command"), "{said}");
     let said = home.done(&["rnu", "nightly", "--", "true"]).expect(64).stderr;
     assert!(said.contains("'run'"), "{said}");
+    let said = home.done(&["queue", "rm", "mail", "1"]).expect(64).stderr;
+    assert!(said.contains("`leasehold queue cancel QUEUE ID") && !said.contains("'run'"), "{said}");
+    let said = home.done(&["--log-format", "json", "lock", "nightly"]).expect(64).stderr;
+    assert!(said.contains("`leasehold run NAME -- COMMAND`") && said.lines().count() == 1, "{said}");
     let said = home.done(&["run", "nightly", "--tll", "5m", "--", "true"]).expect(64).stderr;
     assert!(said.contains("--ttl") && !said.contains("put `--`"), "{said}");
 }

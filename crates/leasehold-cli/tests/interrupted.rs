@@ -165,6 +165,9 @@ fn a_job_whose_slot_was_claimed_a_year_ahead_says_so_and_runs_again_after_a_rewi
     assert_eq!(home.read("log").matches(&loud).count(), 1, "{}", home.read("log"));
     assert!(home.read("log").contains("leasehold rewind 'job' --why"), "{}", home.read("log"));
     assert!(!home.path("ran").exists());
+    // Nobody runs it, so somebody is to hear of it.
+    let missed = home.done(&["check", "--missed"]).expect(1);
+    assert!(missed.stdout.contains("missed"), "{missed:?}");
 
     let before = home.show("job")["epoch"].as_u64().unwrap();
     home.done(&["rewind", "job"]).expect(64);
@@ -175,6 +178,7 @@ fn a_job_whose_slot_was_claimed_a_year_ahead_says_so_and_runs_again_after_a_rewi
         (&"rewound".into(), &"ann".into(), &(before + 1).into())
     );
     eventually("it runs again", || lines(&home, "ran").len() >= 2);
+    home.done(&["check", "--missed"]).expect(0);
     signal(scheduler.pid(), "TERM");
     scheduler.end().expect(0);
     assert_eq!(home.count("job", "dropped_clock_ahead"), dropped());

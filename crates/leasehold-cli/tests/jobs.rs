@@ -66,7 +66,7 @@ CRON_TZ=UTC
         assert!(told.contains(said), "{told}");
         assert!(done.stdout.lines().any(|text| text.starts_with('#') && text.contains(&place)), "{}", done.stdout);
     }
-    assert!(done.stderr.contains("5 jobs; 6 things were not carried over"), "{}", done.stderr);
+    assert!(done.stderr.contains("5 jobs; check the 6 notes above"), "{}", done.stderr);
     assert!(done.stdout.contains("\"PATH\" = \"/usr/local/bin:/usr/bin:/bin\""), "{}", done.stdout);
     assert!(done.stdout.contains("argv = [\"/bin/bash\", \"-c\", \"shopt -s extglob\"]"), "{}", done.stdout);
     // What was the command's input is that still.
@@ -75,6 +75,42 @@ CRON_TZ=UTC
     let script = table["command"].as_str().unwrap().replace("mail -s hi ops", "cat");
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "dear team\nbye\n");
+}
+
+#[test]
+fn a_lease_takes_the_place_of_flock_where_a_line_has_its_own() {
+    let home = Home::new(On::Sqlite);
+    let crontab = "\
+*/5 * * * * flock -n /tmp/sync.lock /usr/local/bin/sync-it --all >> log 2>&1
+5/15 * * * * /usr/bin/flock -w 30 /tmp/poll.lock -c 'cd /srv && ./poll.sh'
+0 3 * * * flock /tmp/long.lock nice long-one
+0 4 * * * flock -n /tmp/both.lock /bin/one
+0 5 * * * flock -n /tmp/both.lock /bin/other
+";
+    let done = import(&home, crontab, &[]).expect(0);
+    let found = checked(&home, &done);
+    let told: Vec<(&str, &str)> =
+        found.iter().map(|job| (job["name"].as_str().unwrap(), job["schedule"].as_str().unwrap())).collect();
+    let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["sync-it", "poll", "long-one", "one", "other"], "{}", done.stdout);
+    assert_eq!(told[1].1, "5-59/15 * * * * Europe/Berlin");
+    for field in [
+        "command = \"/usr/local/bin/sync-it --all >> log 2>&1\"",
+        "command = \"sh -c 'cd /srv && ./poll.sh'\"",
+        "busy = \"wait 30s\"",
+        "busy = \"wait 1h\"",
+        "command = \"flock -n /tmp/both.lock /bin/one\"",
+    ] {
+        assert!(done.stdout.contains(field), "{field}: {}", done.stdout);
+    }
+    for said in [
+        "line 1: `flock` on `/tmp/sync.lock` is left out: the job's lease keeps its runs apart",
+        "line 2: `5/15`, which not every cron reads, is carried over as `5-59/15`",
+        "line 3: `flock` on `/tmp/long.lock` is left out",
+        "line 5: other lines lock `/tmp/both.lock` too, so `flock` stays",
+    ] {
+        assert!(done.stderr.contains(said), "{said}: {}", done.stderr);
+    }
 }
 
 #[test]
@@ -104,6 +140,44 @@ fn system_crontabs_have_a_user_and_folders_are_read_as_cron_reads_them() {
 }
 
 #[test]
+fn what_cannot_be_read_stops_no_other_file_and_nothing_is_left_out_in_silence() {
+    let home = Home::new(On::Sqlite);
+    let write = |name: &str, text: &[u8]| {
+        let path = home.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("cron.d/binary", b"0 1 * * * root \xff\n");
+    write("cron.d/good", b"0 1 * * * root /bin/good\n");
+    write("units/alone.timer", b"[Timer]\nOnCalendar=daily\n");
+    write("units/two.timer", b"[Timer]\nOnCalendar=daily\n");
+    write("units/two.service", b"[Service]\nType=forking\nGroup=staff\nExecStart=/bin/one\nExecStart=/bin/two\n");
+    write("plain/backup", b"0 1 * * * /bin/backup\n");
+    let done = import(&home, "", &["missing", "cron.d", "units", "plain"]).expect(64);
+    let found = checked(&home, &done);
+    let names: Vec<&str> = found.iter().map(|job| job["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["good", "two"], "{}", done.stdout);
+    for said in [
+        "not carried over: cannot read `missing`",
+        "cron.d/binary` is not text",
+        "which is not beside it",
+        "plain: the folder has no timers; if it has crontabs, give `--kind crontab`",
+        "several ExecStart= become one line",
+        "Type=forking is not carried over",
+        "Group= is not carried over",
+        "3 files could not be read; the jobs of the others are printed",
+    ] {
+        assert!(done.stderr.contains(said), "{said}: {}", done.stderr);
+    }
+    // A system crontab under another name is known by its users.
+    let system = import(&home, "17 * * * * root /bin/good\n", &[]).expect(0);
+    assert!(system.stderr.contains("standard input: the sixth word of every line is a user"), "{}", system.stderr);
+    assert!(system.stdout.contains("command = \"/bin/good\""), "{}", system.stdout);
+    let told = import(&home, "17 * * * * root /bin/good\n", &["--kind", "crontab"]).expect(0);
+    assert!(told.stdout.contains("command = \"root /bin/good\""), "{}", told.stdout);
+}
+
+#[test]
 fn a_timer_becomes_a_job_with_what_its_service_says() {
     let home = Home::new(On::Sqlite);
     let write = |name: &str, text: &str| std::fs::write(home.path("units").join(name), text).unwrap();
@@ -111,7 +185,7 @@ fn a_timer_becomes_a_job_with_what_its_service_says() {
     write(
         "report.timer",
         "[Unit]\nDescription=x\n[Timer]\nOnCalendar=Mon..Fri 09:00 America/New_York\nRandomizedDelaySec=5min\nPersistent=true\n\
-         OnBootSec=10min\n[Install]\nWantedBy=timers.target\n",
+         OnBootSec=10min\nAccuracySec=1h\n[Install]\nWantedBy=timers.target\n",
     );
     write("report.timer.d/more.conf", "[Timer]\nOnCalendar=*-*-1 04:00\n");
     write(
@@ -137,6 +211,7 @@ fn a_timer_becomes_a_job_with_what_its_service_says() {
         "odd.timer, line 2: OnCalendar=2026-01-01 00:00 is not carried over: it names a year",
         "odd.timer, line 3: OnUnitActiveSec= becomes `every`",
         "report.timer, line 7: OnBootSec= is not carried over",
+        "report.timer, line 8: AccuracySec= is not carried over: a job starts at its time",
         "report.service, line 3: it ran as `nobody`",
         "report.service, line 6: EnvironmentFile= may be missing",
         "report.service, line 8: Nice= is not carried over",
@@ -364,4 +439,18 @@ fn a_number_without_a_unit_is_answered_with_what_to_write() {
         refused.stderr.contains("line 3: `every` has no unit; write it with a unit, in quotes: every = \"45s\""),
         "{refused:?}"
     );
+}
+
+#[test]
+fn a_job_says_in_its_environment_what_becomes_of_its_output() {
+    let home = Home::new(On::Sqlite);
+    let table =
+        |value: &str| format!("every = '1h'\ncommand = 'echo secret'\nenv = {{ LEASEHOLD_OUTPUT = '{value}' }}\n");
+    jobs(&home, &table("ftp://elsewhere"));
+    let wrong = home.done(&["schedule", "check"]).expect(64);
+    assert!(wrong.stderr.contains("job `job`: env `LEASEHOLD_OUTPUT`"), "{wrong:?}");
+    jobs(&home, &table("off"));
+    home.done(&["schedule", "check"]).expect(0);
+    home.done(&["schedule", "trigger", "job"]).expect(0);
+    home.done(&["logs", "job"]).expect(64);
 }

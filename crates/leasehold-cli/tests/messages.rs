@@ -155,6 +155,8 @@ fn nothing_there(t: &mut Transcript) {
     t.run(&["history", "nightly"]);
     t.run(&["advise", "nightly"]);
     t.run(&["runs", "nightly"]);
+    t.run(&["logs", "nightly"]);
+    t.run(&["stats", "nightly"]);
     t.run(&["queue", "ls"]);
     t.run(&["renew"]);
     let token = "nightly:1:00000000000000000000000000000001:00000000000000000000000000000002:0";
@@ -166,6 +168,10 @@ fn wrong_input(t: &mut Transcript) {
     t.heading("wrong input");
     t.run(&["frobnicate"]);
     t.run(&["rnu", "nightly", "--", "true"]);
+    t.run(&["list"]);
+    t.run(&["lock", "nightly"]);
+    t.run(&["unlock", "nightly"]);
+    t.run(&["queue", "rm", "mail", "1"]);
     t.run(&["run", "nightly", "true"]);
     t.run(&["run", "nightly", "--frobnicate", "--", "true"]);
     t.run(&["run", "nightly"]);

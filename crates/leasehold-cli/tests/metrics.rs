@@ -160,7 +160,7 @@ fn what_is_shipped_reads_what_there_is() {
 #[test]
 fn a_scheduler_is_ready_only_while_it_would_run_jobs() {
     let mut server = redis();
-    let home = Home { store: format!("redis://127.0.0.1:{}", server.port()), ..Home::new(On::Sqlite) };
+    let home = Home::at(format!("redis://127.0.0.1:{}", server.port()));
     let job = "[[job]]\nname = 'long'\nevery = '1s'\ncommand = 'touch began; while [ ! -e end ]; do sleep 0.1; done'\nttl = '5m'\n";
     std::fs::write(home.path("leasehold.toml"), job).unwrap();
     // As the first process of a PID namespace, as in a container.

@@ -34,6 +34,7 @@ fn a_slot_whose_command_cannot_be_started_now_stays_open_however_often_it_is_tri
         assert!(tried.stderr.contains("cannot run `./job.sh`"), "{tried:?}");
         let found = runs(&home, "job");
         assert_eq!((&found[0]["fate"], &found[0]["tries"]), (&"not_started".into(), &tries.into()), "{found:?}");
+        assert!(found[0]["why"].as_str().unwrap().contains("Text file busy"), "{found:?}");
         assert_eq!(home.history("job").last().unwrap()["outcome"], "not_started");
     }
     drop(busy);
@@ -54,6 +55,7 @@ fn a_slot_whose_guard_is_away_is_retried_and_then_stays_open() {
     }
     let found = runs(&home, "job");
     assert_eq!((&found[0]["fate"], &found[0]["tries"]), (&"not_started".into(), &12.into()), "{found:?}");
+    assert!(found[0]["why"].as_str().unwrap().contains(&guard), "{found:?}");
     home.done(&[&slot[..], &command[..]].concat()).expect(0);
     assert_eq!((runs(&home, "job")[0]["fate"].as_str(), home.words("ran").len()), (Some("succeeded"), 1));
 }
@@ -150,4 +152,30 @@ fn a_backfill_whose_job_is_held_for_longer_than_it_waits_has_not_run_its_slot() 
     assert_eq!(home.read("ran"), "\n");
     home.done(&backfill).expect(0);
     assert_eq!(home.read("ran"), "\n", "once is enough");
+}
+
+#[test]
+fn a_slot_that_could_not_be_begun_has_failed_everywhere_also_when_newer_ones_came() {
+    let home = Home::new(On::Sqlite);
+    jobs(&home, "[[job]]\nname = \"job\"\nevery = \"1s\"\ncwd = \"nowhere\"\ncommand = \"true\"\n");
+    let scheduler = home.start(&["schedule"]);
+    eventually("three slots have come", || {
+        let found = home.done(&["runs", "job", "--json"]);
+        found.code == 0 && serde_json::from_str::<Vec<serde_json::Value>>(&found.stdout).unwrap().len() > 2
+    });
+    signal(scheduler.pid(), "TERM");
+    scheduler.end().expect(0);
+    let fates: Vec<String> = runs(&home, "job").iter().map(|run| run["fate"].as_str().unwrap().to_owned()).collect();
+    assert!(fates.iter().all(|fate| fate == "failed"), "{fates:?}");
+    assert_eq!(home.count("job", "failed"), fates.len() as u64);
+    assert!(runs(&home, "job").iter().all(|run| run["why"].as_str().is_some_and(|why| why.contains("nowhere"))));
+    // All jobs together, the newest first, with the reason below.
+    home.done(&["run", "other", "--slot", "@yearly", "--slot-max-age", "400d", "--", "true"]).expect(0);
+    let all = home.done(&["runs"]).expect(0).stdout;
+    let first = all.lines().nth(1).unwrap();
+    assert!(first.starts_with("job  ") && first.contains("  failed  "), "{all}");
+    assert!(all.contains("\nother  ") && all.contains(": failed: job `job`: its cwd"), "{all}");
+    let some = home.done(&["runs", "--limit", "2", "--json"]).expect(0);
+    let some: Vec<serde_json::Value> = serde_json::from_str(&some.stdout).unwrap();
+    assert_eq!(some.iter().map(|run| run["job"].as_str().unwrap()).collect::<Vec<_>>(), ["job", "job"]);
 }

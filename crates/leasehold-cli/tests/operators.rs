@@ -178,6 +178,28 @@ fn a_dry_run_says_what_would_happen_and_changes_nothing() {
     }
 }
 
+/// Who orders in advance may do so, and who mistypes a name hears of it.
+#[test]
+fn an_order_about_a_name_that_nobody_has_held_is_carried_out_and_says_so() {
+    let home = Home::new(On::Sqlite);
+    let says = "nobody has ever held it, and it is paused all the same. Is the name right?";
+    assert!(home.done(&["pause", "nihgtly", "--why", "x"]).expect(0).stderr.contains(says));
+    assert_eq!(home.show("nihgtly")["state"], "paused");
+    let as_json = home.done(&["pause", "other", "--why", "x", "--json"]).expect(0);
+    assert!(as_json.stderr.contains(says) && as_json.stdout.starts_with('{'), "{as_json:?}");
+    let resumed = home.done(&["resume", "nihgtly", "--why", "x"]).expect(0);
+    assert!(!resumed.stderr.contains("nobody"), "{resumed:?}");
+    let handed = home.done(&["hand-off", "new", "--to", "ann", "--why", "x"]).expect(0);
+    assert!(handed.stderr.contains("nobody has ever held it, and it is handed off all the same"), "{handed:?}");
+    // One that was held, and a job of the file, are no typing errors.
+    home.done(&["run", "held", "--", "true"]).expect(0);
+    jobs(&home, "[[job]]\nname = \"daily\"\ncron = \"0 3 * * *\"\ncommand = \"true\"\n");
+    for line in [&["pause", "held", "--why", "x"][..], &["schedule", "pause", "daily", "--why", "x"]] {
+        let paused = home.done(line).expect(0);
+        assert!(!paused.stderr.contains("nobody"), "{paused:?}");
+    }
+}
+
 #[test]
 fn an_order_that_could_not_be_carried_out_fails() {
     let home = Home::new(On::Sqlite);

@@ -150,6 +150,28 @@ fn a_run_is_followed_to_its_end() {
 }
 
 #[test]
+fn a_run_whose_file_is_removed_as_it_ends_is_followed_to_its_end() {
+    let home = home(On::Sqlite);
+    let script = "echo first; until [ -e more ]; do sleep 0.05; done; echo second";
+    let run = home.start(&["run", "f", "--keep-output", "--", "sh", "-c", script]);
+    eventually("it runs", || !kept(&home).is_empty());
+    let followed = fs::File::create(home.path("followed")).unwrap();
+    let mut command = home.leasehold(&["logs", "f", "--follow"]);
+    let follower = Running::from(command.stdout(followed).stderr(Stdio::piped()).spawn().unwrap());
+    eventually("the first line is shown", || home.read("followed") == "first\n");
+    // It does not look again before the file is gone.
+    signal(follower.pid(), "STOP");
+    home.touch("more");
+    run.end().expect(0);
+    let mut next = home.leasehold(&["run", "f", "--keep-output", "--", "echo", "next"]);
+    assert!(next.env("LEASEHOLD_OUTPUT_RUNS", "1").stdout(Stdio::null()).status().unwrap().success());
+    assert_eq!(kept(&home).len(), 1, "the first run's file is gone");
+    signal(follower.pid(), "CONT");
+    let end = follower.end().expect(0);
+    assert_eq!((home.read("followed").as_str(), end.stderr.as_str()), ("first\nsecond\n", ""));
+}
+
+#[test]
 fn the_last_lines_are_in_the_store_and_say_where_the_rest_is() {
     for on in BOTH {
         let home = home(on);
@@ -176,6 +198,23 @@ fn only_so_many_runs_are_kept_here_and_in_the_store() {
     assert_eq!(home.done(&["logs", "c"]).expect(0).stdout, "5\n");
     assert_eq!(home.done(&["logs", "c", "4"]).expect(0).stdout, "4\n");
     home.done(&["logs", "c", "3"]).expect(64);
+}
+
+#[test]
+fn what_was_kept_while_the_clock_was_ahead_is_removed_first() {
+    let home = home(On::Dir);
+    for number in 1..=5 {
+        let mut run = home.leasehold(&["run", "c", "--keep-output", "--", "echo", &number.to_string()]);
+        assert!(run.env("LEASEHOLD_OUTPUT_RUNS", "2").stdout(Stdio::null()).status().unwrap().success());
+        let file = fs::File::options().append(true).open(&kept(&home)[0]).unwrap();
+        let ahead =
+            std::time::UNIX_EPOCH + std::time::Duration::from_millis(leasehold_system::clock::wall_ms() + 86_400_000);
+        if number == 1 {
+            file.set_modified(ahead).unwrap();
+        }
+    }
+    assert_eq!(home.done(&["logs", "c", "4"]).expect(0).stdout, "4\n");
+    assert_eq!(kept(&home).len(), 2);
 }
 
 #[test]
@@ -209,7 +248,9 @@ fn a_full_disk_costs_a_warning_and_nothing_else() {
     let _ = rustix::mount::unmount(home.path("kept"), rustix::mount::UnmountFlags::DETACH);
     assert_eq!((ran.code, ran.stderr.matches("is not kept in").count()), (0, 1), "{}", ran.stderr);
     assert!(ran.stdout.ends_with("\nthe end\n"));
-    tail.expect(0);
+    let tail = tail.expect(0);
+    assert_eq!(tail.stdout, "the end\n", "{}", tail.stderr);
+    assert!(tail.stderr.contains("its last lines are from the store"), "{}", tail.stderr);
     let found = json(home.done(&["logs", "d", "--json"]));
     assert!(found["text"].as_str().unwrap().ends_with("\nthe end\n") && found["source"] == "record", "{found}");
 }
@@ -307,6 +348,20 @@ fn two_stores_on_one_machine_keep_apart_what_has_one_name() {
         assert_eq!(String::from_utf8(shown.stdout).unwrap(), word);
     }
     assert_eq!(kept(&first).len(), 2);
+    let third = home(On::Sqlite);
+    for (home, word) in [(&first, "first"), (&second, "second"), (&third, "third")] {
+        item_of(home, &["queue", "add", "mail", "--key", "welcome", "--text", "x"]);
+        let mut work = home.leasehold(&["work", "mail", "--until-idle", "--no-prefix", "--", "echo", word]);
+        if word != "third" {
+            assert!(work.env("LEASEHOLD_OUTPUT", &shared).stdout(Stdio::null()).status().unwrap().success());
+        }
+    }
+    for (home, word) in [(&first, "first\n"), (&second, "second\n"), (&third, "")] {
+        for words in [&["logs", "mail", "k.welcome"][..], &["logs", "mail"]] {
+            let shown = home.leasehold(words).env("LEASEHOLD_OUTPUT", &shared).output().unwrap();
+            assert_eq!(String::from_utf8(shown.stdout).unwrap(), word);
+        }
+    }
 }
 
 #[test]
@@ -329,7 +384,7 @@ fn an_items_attempt_is_followed_to_its_end_even_before_it_has_printed_anything()
     let mut worker = home.start(&["work", "mail", "--items", "1", "--", "sh", "-c", script]);
     eventually("it runs", || home.path("begun").exists());
     let yet = home.done(&["logs", "mail", &id]).expect(64);
-    assert!(yet.stderr.contains("is running here; nothing that it printed is kept so far"), "{yet:?}");
+    assert!(yet.stderr.contains("is held here; nothing that its run printed is kept so far"), "{yet:?}");
     let follow = |id: &str, into: &str| {
         let into = fs::File::create(home.path(into)).unwrap();
         let mut command = home.leasehold(&["logs", "mail", id, "--follow"]);
@@ -418,4 +473,23 @@ fn a_bucket_keeps_what_this_machine_then_has_not() {
     let shown: serde_json::Value = serde_json::from_slice(&logs("2").unwrap().stdout).unwrap();
     assert_eq!(shown["source"], "bucket");
     assert!(!logs("1").unwrap().status.success(), "only two are kept");
+}
+
+#[test]
+fn a_run_that_is_not_known_is_told_apart_from_one_of_which_nothing_is_kept() {
+    let home = home(On::Sqlite);
+    let says = |args: &[&str], what: &str| {
+        let refused = home.done(args).expect(64);
+        assert!(refused.stderr.contains(what), "{refused:?}");
+        assert_eq!(refused.stderr.lines().count(), 1, "{refused:?}");
+    };
+    says(&["logs", "nightly"], "`nightly`");
+    home.done(&["run", "nightly", "--", "echo", "not kept"]).expect(0);
+    says(&["logs", "nightly"], "no output of `nightly` is kept");
+    says(&["logs", "nightly", "1"], "no output of `nightly`, run `1`, is kept");
+    says(&["logs", "nightly", "7"], "no run of `nightly` under epoch 7 is known");
+    says(&["logs", "nightly", "2026-11-15T03:00:00Z"], "no run of `nightly` for slot 2026-11-15T03:00:00Z is known");
+    let id = item_of(&home, &["queue", "add", "mail", "--text", "x"]);
+    says(&["logs", "mail", &id], "no output of `mail`, run");
+    says(&["logs", "mail", "k.none"], "there is no item");
 }

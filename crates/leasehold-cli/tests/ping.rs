@@ -154,3 +154,30 @@ fn a_url_that_is_none_is_refused_and_not_repeated() {
     assert!(done.stderr.contains("field `ping`") && !done.stderr.contains("hunter2"), "{done:?}");
     assert!(!home.path("ran").exists());
 }
+
+#[test]
+fn a_run_that_was_asked_to_finish_is_neither_a_success_nor_a_failure() {
+    let (home, service) = (Home::new(On::Sqlite), healthchecks());
+    let script = "echo begun; echo $$ >started; exec sleep 1000";
+    let run = home.start(&["run", "nightly", "--ping", &service.url(CHECK), "--", "sh", "-c", script]);
+    home.words("started");
+    home.done(&["revoke", "nightly", "--drain", "--why", "the box goes down"]).expect(0);
+    run.end().expect(143);
+    let heard = service.heard();
+    assert_eq!((signals(&heard), heard[1].body.as_str()), (vec!["start", "log"], "begun\n"));
+    one_run(&heard);
+}
+
+#[test]
+fn a_ping_that_is_not_taken_is_said_once() {
+    let (home, service) = (Home::new(On::Sqlite), healthchecks());
+    let run = |url: &str| home.done(&["run", "nightly", "--ping", url, "--", "true"]).expect(0);
+    assert_eq!(run(&service.url(CHECK)).stderr, "");
+    for wrong in [service.url("/no-such-check"), format!("http://127.0.0.1:{}/x", leasehold_testbed::free_port())] {
+        let done = run(&wrong);
+        assert_eq!(done.stderr.matches("was not accepted").count(), 1, "{done:?}");
+        assert!(!done.stderr.contains("no-such-check"), "{done:?}");
+    }
+    service.answer(503);
+    assert!(run(&service.url(CHECK)).stderr.contains("it answered 503"));
+}

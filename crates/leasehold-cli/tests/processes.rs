@@ -144,7 +144,7 @@ fn what_a_command_leaves_behind_is_stopped_before_the_release() {
     let done = home.done(&["run", "job", "--", "sh", "-c", job]).expect(4);
     let left: i32 = home.words("left")[0].parse().unwrap();
     assert!(!is_alive(left));
-    assert!(done.stderr.contains("1 background process was still there"), "{done:?}");
+    assert!(done.stderr.contains("1 background process of `job` was still there"), "{done:?}");
 }
 
 #[test]

@@ -74,7 +74,14 @@ fn items_are_listed_in_the_order_of_claiming_with_what_they_carry() {
         let urgent = add(&home, &queue, "\u{1b}[31murgent", &["--priority", "9"]);
         let listed = json(home.done(&["queue", "ls", &queue, "--json"]));
         assert_eq!(ids(&listed), [&urgent, &first, &second, &low, &later].map(String::as_str), "{listed}");
+        let states: Vec<&str> = listed.as_array().unwrap().iter().map(|item| item["state"].as_str().unwrap()).collect();
+        assert_eq!(states, ["ready", "ready", "ready", "ready", "delayed"], "{listed}");
+        assert_eq!(json(home.done(&["queue", "show", &queue, &later, "--json"]))["state"], "delayed");
+        let ready = json(home.done(&["queue", "ls", &queue, "--state", "ready", "--json"]));
+        assert_eq!(ids(&ready), [&urgent, &first, &second, &low].map(String::as_str), "{ready}");
         let page = home.done(&["queue", "ls", &queue]).expect(0).stdout;
+        let row = page.lines().find(|line| line.contains(&later)).unwrap();
+        assert_eq!(row.split_whitespace().nth(1), Some("delayed"), "{page}");
         assert!(page.contains("to: ada\\nfirst") && !page.contains('\u{1b}'), "{page:?}");
         assert!(page.contains("xxx…") && !page.contains(&"x".repeat(40)), "{page}");
         for id in [&urgent, &first, &second, &low] {

@@ -91,7 +91,12 @@ fn the_doctor_takes_its_scratch_away() {
         let home = lived(on);
         std::fs::create_dir(home.path("folder")).unwrap();
         let before = state(home.folder.path());
-        home.done(&["doctor", "--folder", "folder"]).expect(0);
+        let told = home.done(&["doctor", "--folder", "folder"]).expect(0).stdout;
+        // Both are of this machine only; a folder could be meant for several.
+        let verdict = told.lines().last().unwrap_or_default();
+        assert!(verdict.starts_with("fit for leases between processes of this machine: "), "{told}");
+        let note = "the folder is on a disk of this machine, and other machines do not see it";
+        assert_eq!(told.lines().any(|line| line.starts_with("note") && line.contains(note)), on == On::Dir, "{told}");
         let mut after = state(home.folder.path());
         // A directory store never forgets a number, so an erased scratch record leaves its trace on its own shelf.
         let probes: PathBuf = home.path("leases/probe");

@@ -188,7 +188,7 @@ fn a_signal_ends_the_wait_for_a_reader() {
     signal(run.pid(), "TERM");
     eventually("it has ended", || run.is_over());
     let done = run.end().expect(143);
-    assert!(done.stderr.contains("before all of the command's output was passed on"), "{}", done.stderr);
+    assert!(done.stderr.contains("before all output of `job` was passed on"), "{}", done.stderr);
     assert_eq!(home.show("job")["state"], "free");
 }
 
@@ -332,6 +332,8 @@ fn the_evicted_are_told_who_and_why() {
     assert!(told.stderr.contains("has lost it"), "{told:?}");
     let ended = run.end().expect(75);
     assert!(ended.stderr.contains("revoked by ann (it hangs)"), "{ended:?}");
+    // What an operator wanted is nothing to be woken for.
+    assert_eq!((home.count("job", "evicted"), home.count("job", "lost")), (1, 0));
     let again = home.done(&["revoke", "job", "--by", "ann", "--why", "to be sure"]).expect(0);
     assert!(again.stderr.contains("nobody held it"), "{again:?}");
 }

@@ -109,7 +109,8 @@ fn retries_share_a_lease_and_a_key() {
         job,
     ];
     let done = home.done(&args).expect(0);
-    assert!(done.stderr.contains("try 1 of 6 ended with exit code 1; the next in 10ms"), "{done:?}");
+    assert!(done.stderr.contains("try 1 of 6 of `"), "{done:?}");
+    assert!(done.stderr.contains(" ended with exit code 1; the next in 10ms"), "{done:?}");
     let words = home.words("tries");
     assert_eq!(words.len(), 6);
     assert!(words.chunks(2).all(|pair| pair == &words[..2]), "{words:?}");
@@ -267,10 +268,17 @@ fn a_folder_that_is_not_there_fails_the_slot_and_is_named() {
     jobs(&home, "[[job]]\nname = 'tick'\nevery = '1s'\ncwd = '/nonexistent/place'\ncommand = 'true'\n");
     let log = std::fs::File::create(home.path("log")).unwrap();
     let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
-    eventually("it is told", || home.read("log").contains("its cwd `/nonexistent/place` is not a folder here"));
+    let told = "failed: the run could not be started: job `tick`: its cwd `/nonexistent/place` is not a folder here";
+    eventually("it is told", || home.read("log").contains(told));
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);
     assert_eq!(runs(&home, "tick")[0]["fate"], "failed");
+    let log = home.read("log");
+    assert!(log.contains("its runs will fail: ") && !log.contains("problem with job"), "one line for each: {log}");
+    for verb in [&["schedule", "check"][..], &["schedule", "trigger", "tick"]] {
+        let refused = home.done(verb).expect(78);
+        assert!(refused.stderr.contains("its cwd `/nonexistent/place` is not a folder here"), "{refused:?}");
+    }
 }
 
 #[test]
@@ -431,6 +439,13 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         (job(&format!("{usual}\nttl = '1ms'")), "field `ttl`: invalid ttl"),
         (job(&format!("{usual}\nttl = '5s'\ngrace = '1h'")), "grace"),
         (job(&format!("{usual}\nretries = 101")), "invalid retries `101`: use 0 to 100"),
+        (
+            job(&format!("{usual}\nretries = '3'")),
+            "line 5: `retries` is the text '3'; write the number without quotes: retries = 3",
+        ),
+        (job(&format!("{usual}\nargv = 'ls'")), "`argv` is a list; write it in square brackets: argv = ['ls']"),
+        (job(&format!("{usual}\nlate_after = 90")), "`late_after` has no unit; write it with a unit, in quotes"),
+        (job(usual).replace("[[job]]", "[job]"), "line 1: `job` is a list of tables; write [[job]]"),
         (job(&format!("{usual}\nguards = ['nfs:x']")), "invalid guard `nfs:x`"),
         (job(&format!("{usual}\nenv = {{ LEASEHOLD_TOKEN = 'x' }}")), "invalid env `LEASEHOLD_TOKEN`"),
         (job(&format!("{usual}\ncolour = 'red'")), "unknown field `colour`"),

@@ -193,7 +193,7 @@ fn a_payload_that_the_worker_may_not_read_uses_up_its_attempts() {
     assert_eq!(done.stdout, "plain");
     let dead = team.list("dead");
     assert_eq!((dead.len(), &dead[0]["id"], &dead[0]["tried"]), (1, &"k.secret".into(), &1.into()), "{dead:?}");
-    let again = team.list("ready");
+    let again = team.list("delayed");
     assert_eq!((again.len(), &again[0]["id"], &again[0]["tried"]), (1, &"k.again".into(), &1.into()), "{again:?}");
     let shown = team.home.done(&["queue", "show", &team.spool, "k.secret"]).expect(0).stdout;
     assert!(shown.contains("Permission denied"), "{shown}");
@@ -297,7 +297,7 @@ fn a_purge_does_what_it_can_and_names_the_rest() {
     team.add(ALICE, "letter");
     mode(&team.path("failed"), 0o700);
     chown(team.path("failed"), Some(0), None).unwrap();
-    let purged = team.done(BOB, &["queue", "purge", &team.spool, "--dead", "--json"]).expect(78);
+    let purged = team.done(BOB, &["queue", "purge", &team.spool, "--dead", "--yes", "--json"]).expect(78);
     let value: Value = serde_json::from_str(&purged.stdout).unwrap();
     assert_eq!((&value["purged"], &value["set_aside"]), (&0.into(), &1.into()), "{purged:?}");
     assert!(purged.stderr.contains("/mail/failed"), "{purged:?}");

@@ -237,3 +237,27 @@ fn the_examples_in_the_help_of_queues_can_be_run() {
     }
     assert!(run >= 20, "only {run} examples were found");
 }
+
+/// Whoever finds that a worker died logs it once: as lost if the item is tried again, and as a dead letter if it was its last try.
+#[test]
+fn a_worker_that_died_with_an_item_is_logged_by_the_one_that_finds_it() {
+    for queue in ["mail", "spool:mail"] {
+        let home = Home::new(On::Sqlite);
+        let (last, again) = (home.add(queue, &["--text", "a", "--attempts", "1"]), home.add(queue, &["--text", "b"]));
+        for _ in 0..2 {
+            home.done(&["queue", "claim", queue, "--ttl", "1s"]).expect(0);
+        }
+        let words = ["work", queue, "--until-done", "--log-format", "json", "--", "sh", "-c", SEE];
+        let done = home.done(&words).expect(0);
+        let lines: Vec<serde_json::Value> =
+            done.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        for (item, outcome) in [(&last, "dead_letter"), (&again, "lost")] {
+            let is_told = |line: &&serde_json::Value| line["item"] == **item && line["outcome"] == outcome;
+            let told: Vec<_> = lines.iter().filter(is_told).collect();
+            assert_eq!(told.len(), 1, "{queue} {outcome}: {}", done.stderr);
+            assert_eq!((&told[0]["level"], &told[0]["epoch"]), (&"warn".into(), &1.into()), "{}", told[0]);
+            assert!(told[0]["queue"].as_str().unwrap().ends_with("mail"), "{}", told[0]);
+        }
+        assert_eq!(home.seen(), ["b"]);
+    }
+}

@@ -31,6 +31,8 @@ impl Effort {
 #[derive(Clone)]
 pub struct Bench {
     opener: Arc<dyn Fn() -> Opening + Send + Sync>,
+    /// The store behind a server, where records can be written.
+    behind: Option<Arc<dyn Store>>,
     /// How hard to try.
     pub effort: Effort,
 }
@@ -48,7 +50,21 @@ impl Bench {
         F: Fn() -> Opened + Send + Sync + 'static,
         Opened: Future<Output = Result<Arc<dyn Store>>> + Send + 'static,
     {
-        Bench { opener: Arc::new(move || Box::pin(opener())), effort }
+        Bench { opener: Arc::new(move || Box::pin(opener())), behind: None, effort }
+    }
+
+    /// The same for the client of a server, which cannot write records; this is the store behind it.
+    #[must_use]
+    pub fn in_front_of(self, behind: Arc<dyn Store>) -> Self {
+        Bench { behind: Some(behind), ..self }
+    }
+
+    /// A handle by which records can be written.
+    pub(crate) async fn direct(&self) -> Result<Arc<dyn Store>> {
+        match &self.behind {
+            Some(behind) => Ok(behind.clone()),
+            None => self.open().await,
+        }
     }
 
     /// One more handle.

@@ -77,6 +77,22 @@ pub const PROMISES: &[Promise] = promises![
     timing::a_lease_can_be_had_after_its_ttl_and_not_before,
 ];
 
+/// The promises that are about leases, not about bytes: those that also hold for the client of a server, which can ask for verbs
+/// only.
+pub const VERBS: &[Promise] = promises![
+    listing::looking_changes_nothing,
+    timing::time_goes_on,
+    leases::release_keeps_the_epoch,
+    leases::epochs_strictly_rise,
+    leases::two_runs_with_one_label_are_told_apart,
+    leases::a_zombie_cannot_renew,
+    leases::one_of_many_gets_the_lease,
+    faults::a_lost_reply_is_resolved_by_the_nonce,
+    faults::no_error_is_a_grant,
+    faults::a_dropped_call_leaves_nothing_held_for_ever,
+    timing::a_lease_can_be_had_after_its_ttl_and_not_before,
+];
+
 /// The verdict on every promise.
 #[derive(Debug)]
 pub struct Report(Vec<(&'static str, Verdict)>);
@@ -108,8 +124,13 @@ impl fmt::Display for Report {
 
 /// Puts a store to every test, one after the other. It leaves records behind: give it a store of its own.
 pub async fn exercise(bench: &Bench) -> Report {
-    let mut results = Vec::with_capacity(PROMISES.len());
-    for promise in PROMISES {
+    exercise_each(PROMISES, bench).await
+}
+
+/// Puts a store, or the client of a server, to these tests.
+pub async fn exercise_each(promises: &[Promise], bench: &Bench) -> Report {
+    let mut results = Vec::with_capacity(promises.len());
+    for promise in promises {
         results.push((promise.name, (promise.run)(bench.clone()).await));
     }
     Report(results)

@@ -214,13 +214,18 @@ impl<R> Unanswered<R> {
 pub struct Cell<'a, W> {
     row: W,
     clock: &'a dyn Clock,
+    /// How far the store's clock may be ahead of the time that it told. Nothing where a server decides: it may go by a time
+    /// that is as much behind, so that a deadline which is computed here must not be later than that.
     grain: Duration,
+    is_served: bool,
 }
 
 impl<'a, W: Row> Cell<'a, W> {
     /// The record of this row, which lies in this store.
     pub fn new(row: W, store: &dyn Store, clock: &'a dyn Clock) -> Self {
-        Cell { row, clock, grain: store.capabilities().clock.grain() }
+        let store = store.capabilities();
+        let grain = if store.by_verbs { Duration::ZERO } else { store.clock.grain() };
+        Cell { row, clock, grain, is_served: store.by_verbs }
     }
 
     /// The loop: decide on what is remembered (or read), write, and read again when another writer was faster or no answer
@@ -237,6 +242,8 @@ impl<'a, W: Row> Cell<'a, W> {
             Start::OnlyOn(seen) => (Some(seen), true),
         };
         let mut backoff = Backoff::new(FIRST_BACKOFF, MAX_BACKOFF);
+        // Whether it may have been applied without an answer that says so.
+        let mut in_doubt = false;
         for _ in 0..request.attempts() {
             let from_memory = remembered.is_some();
             let seen = match remembered.take() {
@@ -247,8 +254,7 @@ impl<'a, W: Row> Cell<'a, W> {
                         None => seen,
                     }),
                     Ok(None) => return unanswered.as_ref().map_or(Ok(Applied::Missing), |write| Err(write.error())),
-                    // What happened to the earlier write is still unknown: saying "unavailable" would deny it.
-                    Err(error) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
+                    Err(error) => return Err(self.failed(error, unanswered.as_ref(), in_doubt)),
                 },
             };
             let asked = self.clock.now();
@@ -263,6 +269,10 @@ impl<'a, W: Row> Cell<'a, W> {
                 Step::Again(_) if is_bound => return Ok(Applied::Overtaken),
                 Step::Again(next) => (next, None),
                 Step::Write(next, refusal) => (next, refusal),
+                Step::Confirm(next) => {
+                    in_doubt = true;
+                    (next, None)
+                }
                 Step::Nothing => {
                     return Ok(Applied::Yes { written: Box::new(seen.clone().into_owned()), before: seen });
                 }
@@ -273,12 +283,13 @@ impl<'a, W: Row> Cell<'a, W> {
                     return Ok(Applied::No { refusal, seen: Box::new(seen.into_owned()) });
                 }
                 (Ok(None), _) if from_memory && is_bound => return Ok(Applied::Overtaken),
-                (Ok(None), _) => {}
+                // A request that arrives at a server twice is refused the second time by what it did the first time.
+                (Ok(None), _) => in_doubt |= self.is_served,
                 (Err(error), Some(_)) => return Err(unconfirmed(&self.row.what(), error)),
                 (Err(error), None) if error.kind() == Kind::Indeterminate => {
                     unanswered.get_or_insert_with(|| Unanswered { error, base: seen.into_owned() });
                 }
-                (Err(error), None) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
+                (Err(error), None) => return Err(self.failed(error, unanswered.as_ref(), in_doubt)),
             }
             if !from_memory {
                 self.clock.sleep_until(self.clock.now() + backoff.any()).await;
@@ -288,6 +299,21 @@ impl<'a, W: Row> Cell<'a, W> {
             let (what, attempts) = (self.row.what(), request.attempts());
             Error::new(Kind::Contended, format!("{what} is too busy: {attempts} attempts were overtaken; try again"))
         }))
+    }
+
+    /// The error to report. While it is unknown what happened to an earlier write, "unavailable" would deny it.
+    fn failed<R>(&self, error: Error, unanswered: Option<&Unanswered<R>>, in_doubt: bool) -> Error {
+        match unanswered {
+            Some(write) => write.error(),
+            None if in_doubt && error.is_retryable() => {
+                let what = self.row.what();
+                let message = format!(
+                    "whether it was applied to {what} is not known, because it cannot be read; look at it first"
+                );
+                Error::new(Kind::Indeterminate, message).with_source(error)
+            }
+            None => error,
+        }
     }
 
     /// What to do about a record after a write that got no answer. An error if its fate stays unknown.
@@ -309,10 +335,8 @@ impl<'a, W: Row> Cell<'a, W> {
             (Some((write, _)), Decision::Write(next)) if seen.revision != write.base.revision => Step::Again(next),
             (_, Decision::Write(next)) => Step::Write(next, None),
             (None, Decision::AlreadyApplied) if !request.is_built_upon() => Step::Nothing,
-            (_, Decision::AlreadyApplied) => Step::Write(confirm(), None),
-            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => {
-                Step::Write(confirm(), None)
-            }
+            (_, Decision::AlreadyApplied) => Step::Confirm(confirm()),
+            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => Step::Confirm(confirm()),
             // Whoever wrote that state may have got no answer either.
             (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_so_already(&no) => {
                 Step::Write(confirm(), Some(no))
@@ -326,7 +350,9 @@ impl<'a, W: Row> Cell<'a, W> {
 enum Step<R, N> {
     /// Write this. Then refuse, if the requested state was there already.
     Write(Box<R>, Option<N>),
-    /// The same after others have written over a record whose change got no answer.
+    /// Write what is there once more: it shows that the request was applied.
+    Confirm(Box<R>),
+    /// The same as writing, after others have written over a record whose change got no answer.
     Again(Box<R>),
     /// There is nothing to do, and nobody relies on it.
     Nothing,

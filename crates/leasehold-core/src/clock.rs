@@ -6,8 +6,9 @@ use leasehold_system::clock as system;
 pub use leasehold_system::clock::Moment;
 
 use async_trait::async_trait;
+use leasehold_system::sync::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -52,7 +53,7 @@ impl Default for ManualClock {
 impl ManualClock {
     /// Moves it on.
     pub fn advance(&self, by: Duration) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.lock();
         *now = *now + by;
         self.moved.notify_waiters();
     }
@@ -61,7 +62,7 @@ impl ManualClock {
 #[async_trait]
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.now.lock()
     }
 
     async fn sleep_until(&self, until: Moment) {

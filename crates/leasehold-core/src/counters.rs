@@ -8,7 +8,9 @@ use crate::codec;
 use crate::coordinator::Coordinator;
 use crate::distribution::{Distribution, RUNS};
 use crate::document::{Document, Edit};
+use crate::epoch::Epoch;
 use crate::error::{Kind, Result};
+use crate::lease::transfer::Outcome;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{Change, Range, Versioned};
 use crate::time::Timestamp;
@@ -19,69 +21,39 @@ use std::time::Duration;
 
 const KIND: &str = "counters";
 
-/// The outcome of an attempt to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// The lease was acquired.
-    Granted,
-    /// Somebody else held it.
-    SkippedOverlap,
-    /// The slot had been run.
-    AlreadyRun,
-    /// The slot was too old to catch up on.
-    DroppedTooOld,
-    /// A newer slot was run instead.
-    DroppedCoalesced,
-    /// The slot came due while later slots were already claimed, because the store's clock had been ahead.
-    DroppedClockAhead,
-    /// An operator had paused it.
-    Paused,
-    /// The lease was lost while the work ran.
-    Lost,
-    /// A guard refused a stale write.
-    Fenced,
-    /// The work failed.
-    Failed,
-    /// The work ran to its end.
-    Succeeded,
-    /// The work ended without a word: its machine, or what watched over it, died.
-    Died,
-}
-
-impl Event {
-    /// Every event, in the order in which they are shown.
-    pub const ALL: [Event; 12] = [
-        Event::Granted,
-        Event::SkippedOverlap,
-        Event::AlreadyRun,
-        Event::DroppedTooOld,
-        Event::DroppedCoalesced,
-        Event::DroppedClockAhead,
-        Event::Paused,
-        Event::Lost,
-        Event::Fenced,
-        Event::Failed,
-        Event::Succeeded,
-        Event::Died,
-    ];
-
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Event::Granted => "granted",
-            Event::SkippedOverlap => "skipped_overlap",
-            Event::AlreadyRun => "already_run",
-            Event::DroppedTooOld => "dropped_too_old",
-            Event::DroppedCoalesced => "dropped_coalesced",
-            Event::DroppedClockAhead => "dropped_clock_ahead",
-            Event::Paused => "paused",
-            Event::Lost => "lost",
-            Event::Fenced => "fenced",
-            Event::Failed => "failed",
-            Event::Succeeded => "succeeded",
-            Event::Died => "died",
-        }
+leasehold_system::words! {
+    /// The outcome of an attempt to run.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Event {
+        /// The lease was acquired.
+        Granted = "granted",
+        /// Somebody else held it.
+        SkippedOverlap = "skipped_overlap",
+        /// The slot had been run.
+        AlreadyRun = "already_run",
+        /// The slot was too old to catch up on.
+        DroppedTooOld = "dropped_too_old",
+        /// A newer slot was run instead.
+        DroppedCoalesced = "dropped_coalesced",
+        /// The slot came due while later slots were already claimed, because the store's clock had been ahead.
+        DroppedClockAhead = "dropped_clock_ahead",
+        /// An operator had paused it.
+        Paused = "paused",
+        /// The lease was lost while the work ran.
+        Lost = "lost",
+        /// A guard refused a stale write.
+        Fenced = "fenced",
+        /// The work failed.
+        Failed = "failed",
+        /// The work ran to its end.
+        Succeeded = "succeeded",
+        /// The work ended without a word: its machine, or what watched over it, died.
+        Died = "died",
+        /// The work ended before it was done, because an operator asked for it.
+        Drained = "drained",
+        /// The work was ended because an operator took its lease away: revoked it, handed it off, or moved it.
+        Evicted = "evicted",
     }
 }
 
@@ -108,8 +80,10 @@ pub struct Counters {
 /// A run that is over.
 #[derive(Debug, Clone, Default)]
 pub struct EndedRun {
-    /// What became of it.
+    /// What became of it. One that lost its lease is looked up: what an operator took away is counted as evicted.
     pub event: Option<Event>,
+    /// The epoch that it ran under, if it had one.
+    pub epoch: Option<Epoch>,
     /// How long it took; none if it was never started.
     pub took: Option<Duration>,
     /// How long the store took to answer its renewals.
@@ -117,6 +91,11 @@ pub struct EndedRun {
 }
 
 impl Counters {
+    /// The counters in a record.
+    pub fn decode(bytes: &[u8], place: &str) -> Result<Self> {
+        codec::decode(KIND, bytes, place)
+    }
+
     /// How often this happened.
     pub fn get(&self, event: Event) -> u64 {
         self.counts.get(&event).copied().unwrap_or(0)
@@ -170,7 +149,20 @@ impl Coordinator {
 
     /// Counts a run that is over, and how long it took, best effort.
     pub async fn count_run(&self, lease: &LeaseName, run: &EndedRun) -> Result<()> {
-        self.counted(lease, |counters, now| counters.end(run, now)).await
+        let mut run = run.clone();
+        if let (Some(Event::Lost), Some(epoch)) = (run.event, run.epoch)
+            && self.was_evicted(lease, epoch).await?
+        {
+            run.event = Some(Event::Evicted);
+        }
+        self.counted(lease, |counters, now| counters.end(&run, now)).await
+    }
+
+    /// Whether an operator ended this tenure, as far back as the record itself remembers.
+    async fn was_evicted(&self, lease: &LeaseName, epoch: Epoch) -> Result<bool> {
+        let seen = self.inspect(lease).await?;
+        let tenure = seen.record.transfers.iter().find(|transfer| transfer.epoch == epoch);
+        Ok(tenure.is_some_and(|tenure| tenure.outcome == Some(Outcome::Evicted)))
     }
 
     async fn counted(&self, lease: &LeaseName, count: impl Fn(&mut Counters, Timestamp) + Sync) -> Result<()> {

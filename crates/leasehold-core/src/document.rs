@@ -110,7 +110,7 @@ impl<R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Row for Do
         if self.is_at_home && seen.revision.is_none() {
             migration::look(self.store).await?.check(&self.what)?;
         }
-        let swap = self.store.swap(&self.key, seen.revision.as_ref(), &codec::encode(self.kind, &next)?).await?;
+        let swap = self.store.document(&self.key, seen.revision.as_ref(), &codec::encode(self.kind, &next)?).await?;
         Ok(Seen::after(swap, next, asked))
     }
 }

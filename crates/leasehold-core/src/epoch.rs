@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// The fencing number of a lease: rises by at least one on every transfer, never goes down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
+#[serde(try_from = "u64")]
 pub struct Epoch(u64);
 
 impl Epoch {
@@ -66,11 +66,5 @@ impl TryFrom<u64> for Epoch {
 
     fn try_from(number: u64) -> Result<Self> {
         Epoch::new(number)
-    }
-}
-
-impl From<Epoch> for u64 {
-    fn from(epoch: Epoch) -> u64 {
-        epoch.0
     }
 }

@@ -43,6 +43,25 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 10] = [
+        Kind::Lost,
+        Kind::Fenced,
+        Kind::Contended,
+        Kind::Unavailable,
+        Kind::Indeterminate,
+        Kind::Moved,
+        Kind::Invalid,
+        Kind::Unsupported,
+        Kind::Corrupt,
+        Kind::Regressed,
+    ];
+
+    /// The kind of this word.
+    pub fn named(word: &str) -> Option<Self> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
     /// The word for this kind in logs and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 mod archive;
 
+pub use archive::subject as history_subject;
 pub(crate) use archive::{Archive, due, is_damage};
 
 /// How much history is kept.
@@ -60,13 +61,22 @@ impl Coordinator {
     /// Every transfer of a lease that is still known: those in its record, and the archived ones. An error only if the store
     /// does not answer: what is damaged is left out and named.
     pub async fn history(&self, lease: &LeaseName, record: &Ownership) -> Result<History> {
-        let mut history = self.archive(lease).since(record, Epoch::ZERO).await?.history;
+        self.history_since(lease, record, Epoch::ZERO).await
+    }
+
+    /// The same from this epoch on, in a few reads however long the history is.
+    pub async fn history_since(&self, lease: &LeaseName, record: &Ownership, from: Epoch) -> Result<History> {
+        let mut history = self.archive(lease).since(record, from).await?.history;
         archive::merge(&mut history.transfers, &record.transfers);
         Ok(history)
     }
 
-    /// Drops what a lease leaves behind that was forgotten: its archived transfers and its counters. Done again, it does no harm.
+    /// Drops what a lease leaves behind that was forgotten: its archived transfers and its counters. Done again, it does no harm. A
+    /// server has done so by then.
     pub async fn drop_leavings(&self, lease: &LeaseName, record: &Ownership) -> Result<()> {
+        if self.store().capabilities().by_verbs {
+            return Ok(());
+        }
         if let Some(lineage) = record.lineage {
             self.archive(lease).erase(lineage).await?;
         }

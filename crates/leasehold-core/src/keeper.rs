@@ -33,8 +33,9 @@ use crate::lease::record::Drain;
 use crate::tenancy::{Held, Tenancy};
 use crate::time::format_duration;
 use crate::verbs::LeaseVerbs;
+use leasehold_system::sync::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -193,7 +194,7 @@ impl<T: Tenancy> Keeper<T> {
 
     /// How long the store took to answer the renewals so far, on the scale of [`REQUESTS`].
     pub fn renewals(&self) -> Distribution {
-        self.renewals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.renewals.lock().clone()
     }
 
     /// Resolves when the lease is lost.
@@ -325,7 +326,7 @@ impl<T: Tenancy> Renewals<T> {
                 renewed = self.tenancy.renew() => renewed,
             };
             let took = clock.now().saturating_since(asked);
-            self.told.answers.lock().unwrap_or_else(PoisonError::into_inner).add(REQUESTS, took);
+            self.told.answers.lock().add(REQUESTS, took);
             match renewed {
                 // The machine may have slept between the answer and now. Once the window has ended, the work has
                 // stopped, so a later answer comes too late.

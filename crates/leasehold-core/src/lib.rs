@@ -70,6 +70,7 @@ mod time;
 mod token;
 mod verbs;
 mod wait;
+pub mod wire;
 
 pub use coordinator::{
     Acquired, Ask, Carried, Coordinator, Inspection, Listing, Operated, Released, Releasing, lost_error,
@@ -79,7 +80,7 @@ pub use distribution::Distribution;
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};
 pub use grant::{Anchor, Grant, Tenured};
-pub use history::{History, Retention};
+pub use history::{History, Retention, history_subject};
 pub use holder::HolderId;
 pub use keeper::{Keeper, Loss, ProgressGate, Standing, asked_to_finish};
 pub use lease::record::{
@@ -89,7 +90,7 @@ pub use lease::transfer::{Outcome, Reason, Transfer};
 pub use memory::MemoryStore;
 pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
 pub use nonce::{Jitter, Lineage, Nonce};
-pub use pattern::NamePattern;
+pub use pattern::{NamePattern, is_like};
 pub use remedy::{Remedy, StoredLineage, Words, put_into_words};
 pub use resolve::{Live, Resolved, Resolver, Right, TokenState};
 pub use store::{Capabilities, Revision, Store};

@@ -9,8 +9,9 @@ use crate::name::{Key, Shelf};
 use crate::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
 use async_trait::async_trait;
 use leasehold_system::clock::now;
+use leasehold_system::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// What was asked of a store, and how long the answers took. Clones share the numbers.
 #[derive(Debug, Clone, Default)]
@@ -22,14 +23,14 @@ impl Requests {
 
     /// How long one operation took, so far.
     pub fn of(&self, operation: &str) -> Distribution {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(operation).cloned().unwrap_or_default()
+        self.0.lock().get(operation).cloned().unwrap_or_default()
     }
 
     async fn measure<T>(&self, operation: &'static str, call: impl Future<Output = T>) -> T {
         let asked = now();
         let answer = call.await;
         let took = now().saturating_since(asked);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.entry(operation).or_default().add(REQUESTS, took);
         answer
     }

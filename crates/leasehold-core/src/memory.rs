@@ -9,8 +9,9 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 use async_trait::async_trait;
+use leasehold_system::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -56,10 +57,6 @@ impl MemoryStore {
         MemoryStore { contents: Arc::default(), clock }
     }
 
-    fn contents(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(BEGINNING_MS + self.clock.now().as_nanos() / 1_000_000)
     }
@@ -91,18 +88,19 @@ impl Store for MemoryStore {
             reach: Reach::Process,
             watch: Watching::Hints,
             writes_along: true,
+            by_verbs: false,
             durability: "none: gone when the process ends",
         }
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let value = self.contents().records.get(key).map(Record::versioned);
+        let value = self.contents.lock().records.get(key).map(Record::versioned);
         Ok(Reading { value, now: self.now() })
     }
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        let mut contents = self.contents();
+        let mut contents = self.contents.lock();
         if !contents.matches(change.key, change.expected) {
             return Ok(Swap::Mismatch);
         }
@@ -124,7 +122,7 @@ impl Store for MemoryStore {
     }
 
     async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
-        let contents = self.contents();
+        let contents = self.contents.lock();
         let mut entries: Vec<_> = contents
             .records
             .iter()
@@ -140,7 +138,7 @@ impl Store for MemoryStore {
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
-        self.contents().watchers.push((key.clone(), sender));
+        self.contents.lock().watchers.push((key.clone(), sender));
         Ok(watch)
     }
 

@@ -27,7 +27,7 @@ const ALLOWED: &str =
 /// # Ok::<(), leasehold_core::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct LeaseName(String);
 
 impl LeaseName {
@@ -133,80 +133,48 @@ impl TryFrom<String> for LeaseName {
     }
 }
 
-impl From<LeaseName> for String {
-    fn from(name: LeaseName) -> String {
-        name.0
+leasehold_system::words! {
+    /// A kind of record.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Shelf {
+        /// Ownership records: never erased.
+        Lease = "lease",
+        /// Outcome counters, one record per lease.
+        Counters = "counters",
+        /// Fences of resources that cannot store one themselves: never erased.
+        Fence = "fence",
+        /// Scratch records of `doctor` and of the conformance suite.
+        Probe = "probe",
+        /// Old transfers of leases, in segments. Erased when they exceed the retention.
+        History = "history",
+        /// Journals of scheduled jobs: what became of each due slot, one record per job.
+        Runs = "runs",
+        /// Definitions of scheduled jobs, as schedulers publish them, one record per job. Erased when the job is retired.
+        Job = "job",
+        /// What somebody was told about a lease or a queue, one record per name.
+        Watch = "watch",
+        /// One record per queue, which is written to wake workers when there is new work.
+        Queue = "queue",
+        /// The items of queues. Erased only when an operator purges what is finished.
+        Item = "item",
+        /// The items' positions in line: hints, erased when the item is finished.
+        Line = "line",
+        /// The ends of runs' output, in a ring of records for each lease or queue.
+        Output = "output",
+        /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
+        Namespace = "namespace",
+        /// Keys of the server, and when each was last used, in the server's own namespace.
+        Access = "access",
+        /// Requests for runs of jobs, one record per namespace.
+        Request = "request",
+        /// Processes that serve, schedule or work, one record each while it lives. Erased at its end, or a day after it was last heard
+        /// of.
+        Presence = "presence",
     }
-}
-
-/// A kind of record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Shelf {
-    /// Ownership records: never erased.
-    Lease,
-    /// Outcome counters, one record per lease.
-    Counters,
-    /// Fences of resources that cannot store one themselves: never erased.
-    Fence,
-    /// Scratch records of `doctor` and of the conformance suite.
-    Probe,
-    /// Old transfers of leases, in segments. Erased when they exceed the retention.
-    History,
-    /// Journals of scheduled jobs: what became of each due slot, one record per job.
-    Runs,
-    /// Definitions of scheduled jobs, as schedulers publish them, one record per job. Erased when the job is retired.
-    Job,
-    /// What somebody was told about a lease or a queue, one record per name.
-    Watch,
-    /// One record per queue, which is written to wake workers when there is new work.
-    Queue,
-    /// The items of queues. Erased only when an operator purges what is finished.
-    Item,
-    /// The items' positions in line: hints, erased when the item is finished.
-    Line,
-    /// The ends of runs' output, in a ring of records for each lease or queue.
-    Output,
-    /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
-    Namespace,
 }
 
 impl Shelf {
-    /// Every shelf, for stores that create them up front.
-    pub const ALL: [Shelf; 13] = [
-        Shelf::Lease,
-        Shelf::Counters,
-        Shelf::Fence,
-        Shelf::Probe,
-        Shelf::History,
-        Shelf::Runs,
-        Shelf::Job,
-        Shelf::Watch,
-        Shelf::Queue,
-        Shelf::Item,
-        Shelf::Line,
-        Shelf::Output,
-        Shelf::Namespace,
-    ];
-
-    /// The shelf's name as it appears in stores.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Shelf::Lease => "lease",
-            Shelf::Counters => "counters",
-            Shelf::Fence => "fence",
-            Shelf::Probe => "probe",
-            Shelf::History => "history",
-            Shelf::Runs => "runs",
-            Shelf::Job => "job",
-            Shelf::Watch => "watch",
-            Shelf::Queue => "queue",
-            Shelf::Item => "item",
-            Shelf::Line => "line",
-            Shelf::Output => "output",
-            Shelf::Namespace => "namespace",
-        }
-    }
-
     /// Whether nothing on this shelf is ever erased, because forgetting it would admit an old epoch or a former store again.
     pub const fn is_permanent(self) -> bool {
         matches!(self, Shelf::Lease | Shelf::Fence | Shelf::Namespace)

@@ -30,26 +30,46 @@ impl NamePattern {
 
     /// Whether the whole name is like it.
     pub fn matches(&self, name: &str) -> bool {
-        let (mut pattern, mut name) = (self.0.chars(), name.chars());
-        // What follows the last `*`, and what of the name it has not taken yet.
-        let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
-        loop {
-            let before = name.clone();
-            match (pattern.next(), name.next()) {
-                (None, None) => return true,
-                (Some('*'), _) => {
-                    star = Some((pattern.clone(), before.clone()));
-                    name = before;
+        is_like(&self.0, name)
+    }
+
+    /// Whether it surely matches every name that the other one matches. Of some pairs that differ only in the order of `*` and `?`
+    /// it is not sure.
+    pub fn covers(&self, other: &NamePattern) -> bool {
+        is_like_by(&self.0, &other.0, |wanted, found| match found {
+            // Any number of characters: only another `*` takes them.
+            '*' => false,
+            found => wanted == '?' || wanted == found,
+        })
+    }
+}
+
+/// Whether the whole text is like a pattern in which `*` stands for any characters and `?` for one.
+pub fn is_like(pattern: &str, text: &str) -> bool {
+    is_like_by(pattern, text, |wanted, found| wanted == '?' || wanted == found)
+}
+
+/// The same, where `fits` says whether a character of the pattern takes one of the text.
+fn is_like_by(pattern: &str, text: &str, fits: impl Fn(char, char) -> bool) -> bool {
+    let (mut pattern, mut name) = (pattern.chars(), text.chars());
+    // What follows the last `*`, and what of the name it has not taken yet.
+    let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
+    loop {
+        let before = name.clone();
+        match (pattern.next(), name.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                star = Some((pattern.clone(), before.clone()));
+                name = before;
+            }
+            (Some(wanted), Some(found)) if fits(wanted, found) => {}
+            // The last `*` takes one more: an earlier one need not, because it has left the most for what follows.
+            _ => {
+                let Some((after, taken)) = &mut star else { return false };
+                if taken.next().is_none() {
+                    return false;
                 }
-                (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {}
-                // The last `*` takes one more: an earlier one need not, because it has left the most for what follows.
-                _ => {
-                    let Some((after, taken)) = &mut star else { return false };
-                    if taken.next().is_none() {
-                        return false;
-                    }
-                    (pattern, name) = (after.clone(), taken.clone());
-                }
+                (pattern, name) = (after.clone(), taken.clone());
             }
         }
     }
@@ -106,6 +126,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_covers_another_if_it_matches_all_its_names() {
+        let covers = |wide: &str, narrow: &str| {
+            wide.parse::<NamePattern>().unwrap().covers(&narrow.parse::<NamePattern>().unwrap())
+        };
+        for (wide, narrow) in
+            [("*", "*"), ("*", "a?"), ("team/*", "team/a*"), ("team/*", "team/*/x"), ("a?", "ab"), ("a?", "a?")]
+        {
+            assert!(covers(wide, narrow), "{wide} {narrow}");
+        }
+        for (wide, narrow) in [("?", "*"), ("a", "*"), ("team/*", "team*"), ("a*", "*a"), ("ab", "a?"), ("a?", "a*")] {
+            assert!(!covers(wide, narrow), "{wide} {narrow}");
+        }
+    }
+
+    #[test]
     fn what_is_no_pattern_is_refused_with_the_form_that_is_allowed() {
         for wrong in ["", "a b", "a\n", "[ab]", "ä", "a,b", &"a".repeat(257)] {
             let error = wrong.parse::<NamePattern>().unwrap_err().to_string();
@@ -138,6 +173,19 @@ mod tests {
             let parsed: NamePattern = pattern.parse().unwrap();
             prop_assert_eq!(parsed.matches(&name), means(&chars(&pattern), &chars(&name)));
             prop_assert_eq!(&parsed.to_string().parse::<NamePattern>().unwrap(), &parsed);
+        }
+
+        #[test]
+        fn a_pattern_that_covers_another_matches_all_that_it_does(
+            wide in "[ab/*?]{1,6}", narrow in "[ab/*?]{1,6}", names in prop::collection::vec("[ab/]{0,8}", 0..40),
+        ) {
+            let (wide, narrow): (NamePattern, NamePattern) = (wide.parse().unwrap(), narrow.parse().unwrap());
+            prop_assert!(wide.covers(&wide) && "*".parse::<NamePattern>().unwrap().covers(&narrow));
+            let is_plain = !narrow.0.contains(['*', '?']);
+            prop_assert!(!is_plain || wide.covers(&narrow) == wide.matches(&narrow.0));
+            for name in names.iter().filter(|name| wide.covers(&narrow) && narrow.matches(name)) {
+                prop_assert!(wide.matches(name), "{} {} {}", wide, narrow, name);
+            }
         }
 
         #[test]

@@ -1,11 +1,12 @@
-//! How an address that may contain a secret is shown.
+//! How an address that may contain a secret is shown, and where secrets are handed over.
 //!
 //! Promise: shown as `***` are the password of a URL, a user without a password where a token may stand, and the value of a
 //! field whose name suggests a secret, wherever in a text the URL is. Non-promise: a secret in a path, in a fragment or in a
 //! field with another name is not recognised.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use std::fmt;
+use std::io::Read;
 
 /// What a secret looks like.
 pub const HIDDEN: &str = "***";
@@ -88,6 +89,12 @@ impl WebUrl {
         &self.0
     }
 
+    /// The host, and its port if it says one: all of it that may be shown.
+    pub fn host(&self) -> &str {
+        let rest = self.0.split_once("://").map_or("", |(_, rest)| rest);
+        &rest[..rest.find(['/', '?']).unwrap_or(rest.len())]
+    }
+
     /// Its path, beginning with `/`, and what follows the `?`.
     pub fn path_and_query(&self) -> (&str, Option<&str>) {
         let rest = self.0.split_once("://").map_or("", |(_, rest)| rest);
@@ -101,8 +108,7 @@ impl WebUrl {
     /// The same service at another path and query.
     #[must_use]
     pub fn at(&self, path: &str, query: Option<&str>) -> Self {
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("https", ""));
-        let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+        let (scheme, host) = (self.0.split_once("://").map_or("https", |(scheme, _)| scheme), self.host());
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
         WebUrl(format!("{scheme}://{host}{path}{query}"))
     }
@@ -140,6 +146,47 @@ impl fmt::Debug for WebUrl {
     }
 }
 
+/// The longest secret in a file, in bytes.
+const MAX_FILE_BYTES: u64 = 64 * 1024;
+
+/// A secret that whoever started us hands over: what the variable `NAME` says, or else [`in_file_of`] it. An empty variable does
+/// not count. The variable comes first, so that a process can hand a secret on to another, whatever it inherited.
+pub fn variable(name: &str) -> Result<Option<String>> {
+    match text_of(name)? {
+        Some(found) => Ok(Some(found)),
+        None => in_file_of(name),
+    }
+}
+
+/// The text of the file that the variable `NAME_FILE` names, without the end of the line; none if there is none, or it is empty.
+pub fn in_file_of(name: &str) -> Result<Option<String>> {
+    let file = format!("{name}_FILE");
+    let Some(path) = text_of(&file)? else { return Ok(None) };
+    in_file(&path).map_err(|e| {
+        let form = format!("{file} is to name a file of text, of at most {MAX_FILE_BYTES} bytes");
+        Error::invalid("path of a secret", &path, form).with_source(e)
+    })
+}
+
+fn text_of(variable: &str) -> Result<Option<String>> {
+    match std::env::var(variable) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")))
+        }
+        text => Ok(text.ok().filter(|text| !text.is_empty())),
+    }
+}
+
+fn in_file(path: &str) -> std::io::Result<Option<String>> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is too long"));
+    }
+    let line = text.trim_end_matches(['\r', '\n']);
+    Ok((!line.is_empty()).then(|| line.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +219,7 @@ mod tests {
             assert!(error.contains("use https://HOST/PATH") && !error.contains("hunter2"), "{error}");
         }
         let at = url("https://host:1/a?b=c").unwrap();
-        assert_eq!(at.path_and_query(), ("/a", Some("b=c")));
+        assert_eq!((at.host(), at.path_and_query()), ("host:1", ("/a", Some("b=c"))));
         assert_eq!(at.at("/a/start", Some("b=c&rid=1")).expose(), "https://host:1/a/start?b=c&rid=1");
         assert_eq!(url("https://host?x").unwrap().path_and_query(), ("/", Some("x")));
     }
@@ -196,5 +243,20 @@ mod tests {
         ] {
             assert_eq!(redacted(text), shown);
         }
+    }
+
+    #[test]
+    fn a_file_gives_its_text_without_the_end_of_the_line() {
+        let path = std::env::temp_dir().join(format!("leasehold-secret-{}", crate::nonce::Nonce::random()));
+        let of = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            in_file(path.to_str().unwrap())
+        };
+        assert_eq!(of(b"lh_r_x\n").unwrap().as_deref(), Some("lh_r_x"));
+        assert_eq!(of(b" a b \r\n").unwrap().as_deref(), Some(" a b "));
+        assert_eq!(of(b"\n").unwrap(), None);
+        assert!(of(&[b'x'; 70_000]).is_err() && of(&[0xff]).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(in_file(path.to_str().unwrap()).is_err());
     }
 }

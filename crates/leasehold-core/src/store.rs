@@ -4,16 +4,35 @@
 //! Users meet [`crate::Coordinator`]; this trait is for those who write a store.
 
 use crate::error::{Error, Kind, Result};
+use crate::item::protocol::Request as ItemRequest;
+use crate::item::record::Item;
+use crate::lease::protocol::Request as LeaseRequest;
 use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::Nonce;
 use crate::time::{Timestamp, Ttl, format_duration};
 use async_trait::async_trait;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// A store's tag of one stored value. Opaque: only the store that gave it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
+
+impl Revision {
+    /// A fresh number for a store that keeps records in a table: 62 random bits, never negative. A count would not do: a server
+    /// that lost its last writes would count the same numbers again. Then a forgotten holder would find its own revision on
+    /// its successor's record, and renew over it.
+    pub fn random_number() -> i64 {
+        (Nonce::random().as_u128() >> 66) as i64
+    }
+
+    /// Its number; none for one that such a store never gave.
+    pub fn number<N: FromStr>(&self) -> Option<N> {
+        self.0.parse().ok()
+    }
+}
 
 /// A stored value and its tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +56,33 @@ pub struct Change<'a> {
     pub along: Along<'a>,
     /// Whether watchers are to be notified. If not, a store for which hints are costly may skip them.
     pub notify: bool,
+    /// The request that it comes from.
+    pub verb: Verb<'a>,
+}
+
+/// The request that a change comes from.
+///
+/// A store writes the bytes of a change and ignores this. A server ([`Capabilities::by_verbs`]) is sent the request alone: it
+/// decides for itself, on the record that it has, and writes what it decided. So a client can never write a record of its own
+/// making.
+#[derive(Debug, Clone, Copy)]
+pub enum Verb<'a> {
+    /// A change that is only for those who have the store itself. A server refuses it.
+    Direct,
+    /// A request on a lease.
+    Lease(&'a LeaseRequest),
+    /// A request on an item.
+    Item(&'a ItemRequest),
+    /// A new item, unless it is there.
+    Add(&'a Item),
+    /// An item that was just added is taken back, unless something has happened to it.
+    TakeBack,
+    /// A finished item is removed.
+    Purge,
+    /// The record as it is, written once more, because the answer to an earlier write was lost.
+    Confirm,
+    /// A record that decides nothing about who holds what: counters, journals, kept output, definitions of jobs.
+    Document,
 }
 
 /// What becomes of a record.
@@ -70,7 +116,8 @@ pub struct Along<'a> {
 impl<'a> Change<'a> {
     /// Stores a value, and notifies watchers.
     pub fn put(key: &'a Key, expected: Option<&'a Revision>, value: &'a [u8]) -> Self {
-        Change { key, expected, next: Next::Put(value), along: Along::default(), notify: true }
+        let (along, verb) = (Along::default(), Verb::Direct);
+        Change { key, expected, next: Next::Put(value), along, notify: true, verb }
     }
 
     /// Erases a record that is finished.
@@ -155,6 +202,15 @@ pub struct Page {
     pub now: Timestamp,
 }
 
+impl Page {
+    /// At most so many of these entries. Whether there are more is known if one more than that was asked for.
+    pub fn of(mut entries: Vec<(LeaseName, Versioned)>, limit: usize, now: Timestamp) -> Self {
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        Page { entries, more, now }
+    }
+}
+
 /// How far a store's promise of rising epochs goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -216,6 +272,8 @@ pub struct Capabilities {
     pub watch: Watching,
     /// Whether a [`Change`] may have others along with it. It does not change while the store is open.
     pub writes_along: bool,
+    /// Whether it is a server, which carries out the [`Verb`] of a change, and looks after lines and histories by itself.
+    pub by_verbs: bool,
     /// What makes an answer durable, in words.
     pub durability: &'static str,
 }
@@ -360,6 +418,11 @@ impl dyn Store + '_ {
     /// Stores a value and notifies watchers, if the key still has the expected revision (`None`: if it is not there).
     pub async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
         self.write(&Change::put(key, expected, next)).await
+    }
+
+    /// Stores a record that decides nothing about who holds what. Otherwise the same.
+    pub async fn document(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        self.write(&Change { verb: Verb::Document, ..Change::put(key, expected, next) }).await
     }
 
     /// Erases a record that is finished, if it still has this revision. Refused on a permanent shelf.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 /// One non-empty printable line of at most `MAX` bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct Line<const MAX: usize>(String);
 
 /// Who a holder says it is; need not be unique.
@@ -91,15 +91,9 @@ impl<const MAX: usize> TryFrom<String> for Line<MAX> {
     }
 }
 
-impl<const MAX: usize> From<Line<MAX>> for String {
-    fn from(line: Line<MAX>) -> String {
-        line.0
-    }
-}
-
 /// What the next attempt needs to continue: any text of at most 4096 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct Checkpoint(String);
 
 impl Checkpoint {
@@ -127,11 +121,5 @@ impl TryFrom<String> for Checkpoint {
 
     fn try_from(s: String) -> Result<Self> {
         Checkpoint::new(s)
-    }
-}
-
-impl From<Checkpoint> for String {
-    fn from(checkpoint: Checkpoint) -> String {
-        checkpoint.0
     }
 }

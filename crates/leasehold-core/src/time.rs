@@ -111,9 +111,37 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
+/// Durations as whole milliseconds, for serde.
+pub(crate) mod millis {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
+}
+
+/// The same for one that may be missing.
+pub(crate) mod optional_millis {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::time::Duration;
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
+    }
+}
+
 /// How long a grant lasts unless renewed: from 1 s to 24 h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
+#[serde(try_from = "u64")]
 pub struct Ttl(u64);
 
 impl Ttl {
@@ -141,12 +169,6 @@ impl TryFrom<u64> for Ttl {
             return Ok(Ttl(ms));
         }
         Err(Error::invalid("ttl", format_duration(Duration::from_millis(ms)), "use 1s to 24h, such as 90s"))
-    }
-}
-
-impl From<Ttl> for u64 {
-    fn from(ttl: Ttl) -> u64 {
-        ttl.0
     }
 }
 

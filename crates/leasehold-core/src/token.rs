@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::lease::record::Tenure;
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -102,7 +103,8 @@ fn is_like_a_nonce(part: &str) -> bool {
 }
 
 /// Epoch and nonce: what must match the record for a request to be the holder's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The epoch that was granted.
     pub epoch: Epoch,

@@ -425,12 +425,14 @@ fn transfers() -> impl Strategy<Value = Arc<Transfer>> {
         Reason::Recovered,
         Reason::Advanced,
         Reason::Rewound,
+        Reason::Triggered,
     ]);
     let outcomes = prop::sample::select(vec![
         Outcome::Succeeded,
         Outcome::Failed,
         Outcome::Lost,
         Outcome::NotStarted,
+        Outcome::Drained,
         Outcome::Expired,
         Outcome::Evicted,
     ]);

@@ -451,6 +451,7 @@ fn while_it_says_held_nobody_else_can_be_granted_the_lease() {
                     ttl: ttl(TTL),
                     slot: None,
                     spacing: None,
+                    requested: None,
                 };
                 prop_assert!(matches!(decide(&record, &other, now), Decision::Refuse(_)), "others may have it");
             }

@@ -45,7 +45,7 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let form = "use ADDRESS:PORT, such as 127.0.0.1:9464 or [::1]:9464; 0.0.0.0:9464 is open to other machines, and with \
+        let form = "use an IP address and a port, not a name, such as 127.0.0.1:9464 or [::1]:9464; 0.0.0.0:9464 is open to other machines, and with \
                     port 0 the system chooses one";
         text.parse().map(Address).map_err(|_| Error::invalid("address", text, form))
     }

@@ -13,6 +13,7 @@
 //! | DynamoDB | `dynamodb://region/table` | whoever may use the table | `dynamodb` |
 //! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
 //! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
+//! | a Leasehold server | `leasehold://host/namespace` | whoever has a key | `remote` |
 
 #[cfg(any(feature = "dynamodb", feature = "firestore", feature = "object"))]
 mod credentials;
@@ -26,11 +27,10 @@ pub mod dynamodb;
 pub mod etcd;
 #[cfg(feature = "firestore")]
 pub mod firestore;
-#[cfg(any(feature = "durable", feature = "dynamodb", feature = "etcd", feature = "firestore"))]
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "etcd", feature = "firestore", feature = "remote"))]
 mod http;
 #[cfg(feature = "mysql")]
 pub mod mysql;
-mod namespace;
 #[cfg(feature = "nats")]
 pub mod nats;
 #[cfg(feature = "object")]
@@ -42,8 +42,8 @@ mod phase;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-mod revision;
+#[cfg(feature = "remote")]
+pub mod remote;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "rustls")]
@@ -56,12 +56,12 @@ mod url;
     feature = "etcd",
     feature = "firestore",
     feature = "nats",
-    feature = "object"
+    feature = "object",
+    feature = "remote"
 ))]
 mod utc;
 
-pub use namespace::Namespace;
 #[cfg(feature = "sqlite")]
 pub use open::blocker;
 pub use open::{StoreUrl, open};
-pub use url::{Address, Host, Secret};
+pub use url::{Address, Host, Namespace, Secret};

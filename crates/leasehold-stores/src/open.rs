@@ -3,8 +3,7 @@
 //! Promise: a parsed URL has an absolute path and can be handed to another process as it is; what is shown has no password.
 //! Non-promise: a URL that parses may still not open.
 
-use crate::namespace::Namespace;
-use crate::url::{Address, is_token};
+use crate::url::{Address, Namespace, is_token};
 use leasehold_core::store::Store;
 use leasehold_core::{Error, Kind, Result, secret};
 use std::fmt;
@@ -14,6 +13,9 @@ use std::sync::Arc;
 
 /// The file in the state directory that `sqlite:` stands for.
 const DEFAULT_FILE: &str = "leasehold.db";
+
+/// The driver whose URL has the namespace in its path, as the server's own addresses do.
+const SERVER: &str = "remote";
 
 /// One line per store.
 const DRIVERS: &[Driver] = &[
@@ -29,10 +31,21 @@ const DRIVERS: &[Driver] = &[
     },
     Driver { feature: "postgres", schemes: &["postgres", "postgresql"], form: "postgres://host/db", is_path: false },
     Driver { feature: "nats", schemes: &["nats", "tls", "nats+tls"], form: "nats://host:4222", is_path: false },
-    Driver { feature: "object", schemes: &["s3", "gs", "az"], form: "s3://bucket/prefix", is_path: false },
+    Driver {
+        feature: "object",
+        schemes: &["s3", "gs", "az"],
+        form: "s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix",
+        is_path: false,
+    },
     Driver { feature: "dynamodb", schemes: &["dynamodb"], form: "dynamodb://region/table", is_path: false },
     Driver { feature: "firestore", schemes: &["firestore"], form: "firestore://project/collection", is_path: false },
     Driver { feature: "durable", schemes: &["do+https", "do+http"], form: "do+https://host/path", is_path: false },
+    Driver {
+        feature: "remote",
+        schemes: &["leasehold", "leasehold+http"],
+        form: "leasehold://host/namespace",
+        is_path: false,
+    },
 ];
 
 /// What a URL's scheme stands for.
@@ -41,7 +54,7 @@ struct Driver {
     /// The cargo feature, which is also the store's name.
     feature: &'static str,
     schemes: &'static [&'static str],
-    /// An example, for messages.
+    /// An example for messages, or several, with backquotes between them.
     form: &'static str,
     /// Whether a path follows the scheme, instead of a network address.
     is_path: bool,
@@ -89,16 +102,37 @@ impl StoreUrl {
             return StoreUrl::parse_path(base, text, driver, rest);
         }
         let mut address = Address::parse(scheme, rest).map_err(|what| refuse(&what))?;
-        let namespace = address.take("namespace").map_or_else(|| Ok(Namespace::default()), |name| name.parse())?;
+        if driver.feature == SERVER {
+            return StoreUrl::parse_served(driver, address, text);
+        }
+        let namespace = address
+            .take("namespace")
+            .map_or_else(|| Ok(Namespace::default()), |name| name.parse().and_then(Namespace::to_use))?;
         check(driver, &address)?;
         Ok(StoreUrl { driver, location: Location::Network(Box::new(address), without_namespace(text)), namespace })
+    }
+
+    /// The last part of a server's path is the namespace; what comes before it is the prefix under which the server answers.
+    fn parse_served(driver: &'static Driver, mut address: Address, text: &str) -> Result<Self> {
+        let (place, query) = text.split_once('?').map_or((text, None), |(place, query)| (place, Some(query)));
+        let path = address.path.trim_matches('/').to_owned();
+        let (prefix, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        if address.option("namespace").is_some() || name.is_empty() {
+            return Err(refused(text, "the namespace is the last part of the path"));
+        }
+        let namespace = name.parse().and_then(Namespace::to_use)?;
+        let place = place.trim_end_matches('/').strip_suffix(name).unwrap_or(place).trim_end_matches('/');
+        let given = query.map_or_else(|| place.to_owned(), |query| format!("{place}?{query}"));
+        address.path = prefix.to_owned();
+        check(driver, &address)?;
+        Ok(StoreUrl { driver, location: Location::Network(Box::new(address), given), namespace })
     }
 
     fn parse_path(base: Option<&Path>, text: &str, driver: &'static Driver, rest: &str) -> Result<Self> {
         let refuse = |what: &str| refused(text, what);
         let (path, namespace) = match rest.split_once('?') {
             Some((path, query)) => match query.split_once('=') {
-                Some(("namespace", namespace)) => (path, Namespace::new(namespace)?),
+                Some(("namespace", namespace)) => (path, Namespace::new(namespace)?.to_use()?),
                 _ => return Err(refuse("after `?` only `namespace=NAME` can stand")),
             },
             None => (rest, Namespace::default()),
@@ -130,7 +164,10 @@ impl StoreUrl {
             Location::Path(path) => format!("{}:{path}", self.driver.schemes[0]),
             Location::Network(_, text) => text.clone(),
         };
-        if !self.namespace.is_default() {
+        if self.driver.feature == SERVER {
+            let at = text.find('?').unwrap_or(text.len());
+            text.insert_str(at, &format!("/{}", self.namespace));
+        } else if !self.namespace.is_default() {
             text.push(if text.contains('?') { '&' } else { '?' });
             text.push_str("namespace=");
             text.push_str(self.namespace.as_str());
@@ -219,39 +256,66 @@ impl fmt::Debug for StoreUrl {
 
 /// Opens the store. For a networked one nothing is created until the first write.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
-    #[allow(unused_variables, reason = "a build without any driver is allowed")]
-    let namespace = &url.namespace;
-    match (url.driver.feature, &url.location) {
+    let opened = match &url.location {
+        Location::Path(path) => open_path(url.driver, Path::new(path), &url.namespace).await?,
+        Location::Network(address, _) => open_networked(url.driver, address, &url.namespace).await?,
+    };
+    opened.ok_or_else(|| {
+        let feature = url.driver.feature;
+        let message =
+            format!("no driver for `{url}`: rebuild with the cargo feature `full` (of the library: `{feature}`)");
+        Error::new(Kind::Unsupported, message)
+    })
+}
+
+#[allow(unused_variables, clippy::unused_async, reason = "a build without any such driver is allowed")]
+async fn open_path(driver: &Driver, path: &Path, namespace: &Namespace) -> Result<Option<Arc<dyn Store>>> {
+    Ok(match driver.feature {
         #[cfg(feature = "sqlite")]
-        ("sqlite", Location::Path(path)) => {
-            Ok(Arc::new(crate::sqlite::SqliteStore::open(Path::new(path), namespace).await?))
-        }
+        "sqlite" => Some(Arc::new(crate::sqlite::SqliteStore::open(path, namespace).await?)),
         #[cfg(feature = "dir")]
-        ("dir", Location::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
-        #[cfg(feature = "mysql")]
-        ("mysql", Location::Network(address, _)) => Ok(Arc::new(crate::mysql::open(address, namespace).await?)),
-        #[cfg(feature = "etcd")]
-        ("etcd", Location::Network(address, _)) => Ok(Arc::new(crate::etcd::open(address, namespace).await?)),
-        #[cfg(feature = "redis")]
-        ("redis", Location::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
-        #[cfg(feature = "postgres")]
-        ("postgres", Location::Network(address, _)) => Ok(Arc::new(crate::postgres::open(address, namespace).await?)),
-        #[cfg(feature = "nats")]
-        ("nats", Location::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
-        #[cfg(feature = "object")]
-        ("object", Location::Network(address, _)) => Ok(Arc::new(crate::object::open(address, namespace).await?)),
-        #[cfg(feature = "dynamodb")]
-        ("dynamodb", Location::Network(address, _)) => Ok(Arc::new(crate::dynamodb::open(address, namespace).await?)),
-        #[cfg(feature = "firestore")]
-        ("firestore", Location::Network(address, _)) => Ok(Arc::new(crate::firestore::open(address, namespace).await?)),
-        #[cfg(feature = "durable")]
-        ("durable", Location::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
-        (feature, _) => {
-            let message =
-                format!("no driver for `{url}`: rebuild with the cargo feature `full` (of the library: `{feature}`)");
-            Err(Error::new(Kind::Unsupported, message))
+        "dir" => Some(Arc::new(crate::dir::DirStore::open(path, namespace).await?)),
+        _ => None,
+    })
+}
+
+/// What every networked store has in its module: `check` and `open`.
+macro_rules! networked {
+    ($($feature:tt => $store:ident,)*) => {
+        /// Refuses an address that the store could not use, before anything is opened. Without its driver, opening says so.
+        #[allow(unused_variables, clippy::match_single_binding, reason = "a build without any such driver is allowed")]
+        fn check(driver: &Driver, address: &Address) -> Result<()> {
+            match driver.feature {
+                $(#[cfg(feature = $feature)] $feature => crate::$store::check(address),)*
+                _ => Ok(()),
+            }
         }
-    }
+
+        #[allow(unused_variables, clippy::unused_async, reason = "a build without any such driver is allowed")]
+        async fn open_networked(
+            driver: &Driver,
+            address: &Address,
+            namespace: &Namespace,
+        ) -> Result<Option<Arc<dyn Store>>> {
+            Ok(match driver.feature {
+                $(#[cfg(feature = $feature)] $feature => Some(Arc::new(crate::$store::open(address, namespace).await?)),)*
+                _ => None,
+            })
+        }
+    };
+}
+
+networked! {
+    "mysql" => mysql,
+    "etcd" => etcd,
+    "redis" => redis,
+    "postgres" => postgres,
+    "nats" => nats,
+    "object" => object,
+    "dynamodb" => dynamodb,
+    "firestore" => firestore,
+    "durable" => durable,
+    "remote" => remote,
 }
 
 /// The process that keeps others from writing to the store. Only SQLite has one: it has one writer at a time, and a writer
@@ -260,33 +324,6 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
 pub fn blocker(url: &StoreUrl) -> Option<crate::sqlite::Blocker> {
     let path = url.path().filter(|_| url.driver.feature == "sqlite")?;
     crate::sqlite::blocker(path)
-}
-
-/// Refuses an address that the store could not use, before anything is opened.
-#[allow(unused_variables, clippy::match_single_binding, reason = "a build without any networked driver is allowed")]
-fn check(driver: &Driver, address: &Address) -> Result<()> {
-    match driver.feature {
-        #[cfg(feature = "mysql")]
-        "mysql" => crate::mysql::check(address),
-        #[cfg(feature = "etcd")]
-        "etcd" => crate::etcd::check(address),
-        #[cfg(feature = "redis")]
-        "redis" => crate::redis::check(address),
-        #[cfg(feature = "postgres")]
-        "postgres" => crate::postgres::check(address),
-        #[cfg(feature = "nats")]
-        "nats" => crate::nats::check(address),
-        #[cfg(feature = "object")]
-        "object" => crate::object::check(address),
-        #[cfg(feature = "dynamodb")]
-        "dynamodb" => crate::dynamodb::check(address),
-        #[cfg(feature = "firestore")]
-        "firestore" => crate::firestore::check(address),
-        #[cfg(feature = "durable")]
-        "durable" => crate::durable::check(address),
-        // Without the driver, opening says so.
-        _ => Ok(()),
-    }
 }
 
 fn refused(text: &str, what: &str) -> Error {

@@ -1,11 +1,13 @@
 //! The address of a store that is reached over the network: `scheme://user:password@host:port,host:port/path?option=value`.
 //!
 //! Promise: parsed once, percent-decoded, several hosts allowed; the password is in a type that cannot be shown.
-//! Non-promise: each store checks its own parts and options.
+//! Non-promise: each store checks its own parts and options. The [`Namespace`] is an option of every store.
 
-use leasehold_core::{Error, Kind, Result, printable};
+use leasehold_core::{Error, Kind, Result, Shelf, printable};
 use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 use std::fmt;
+use std::str::FromStr;
 
 /// Schemes for which a user without a password is a token, or may be one.
 const TOKEN_SCHEMES: &[&str] = &["nats", "tls", "nats+tls", "do+https", "do+http"];
@@ -162,7 +164,7 @@ impl fmt::Debug for Address {
 }
 
 /// Whether what is sent to this host stays on this machine.
-#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore", feature = "object"))]
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore", feature = "object", feature = "remote"))]
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
@@ -207,6 +209,100 @@ fn decode(text: &str) -> Result<String, String> {
         return Err("a part has a control character when decoded".into());
     }
     Ok(decoded.into_owned())
+}
+
+/// The namespace if none is named.
+const DEFAULT_NAMESPACE: &str = "default";
+/// The namespace in which servers keep their own records.
+const SERVER_NAMESPACE: &str = "leasehold-server";
+/// The longest namespace, in bytes.
+const MAX_NAMESPACE_BYTES: usize = 40;
+
+/// One team's part of a store that several share: lower-case letters, digits and `-`, as every store can spell it.
+///
+/// Equal names in different namespaces are different records. It keeps nobody out: whoever can open the store can open every
+/// namespace of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Namespace(Cow<'static, str>);
+
+impl Namespace {
+    /// Parses a namespace.
+    pub fn new(text: &str) -> Result<Self> {
+        let refuse = |what: &str| {
+            let form = "1 to 40 lower-case letters, digits and `-`, beginning with a letter or a digit";
+            Err(Error::invalid("namespace", text, format!("{what}; allowed are {form}")))
+        };
+        if text.is_empty() {
+            return refuse("it is empty");
+        }
+        if text.len() > MAX_NAMESPACE_BYTES {
+            return refuse(&format!("it has {} bytes", text.len()));
+        }
+        if let Some(c) = text.chars().find(|c| !(c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-')) {
+            return refuse(&format!("it has the character `{}`", c.escape_debug()));
+        }
+        if text.starts_with('-') {
+            return refuse("it begins with `-`");
+        }
+        Ok(Namespace(Cow::Owned(text.to_owned())))
+    }
+
+    /// The one in which servers keep their own records, such as keys. No address and no key names it.
+    pub const fn server() -> Self {
+        Namespace(Cow::Borrowed(SERVER_NAMESPACE))
+    }
+
+    /// Whether it is the servers' own.
+    pub fn is_server(&self) -> bool {
+        self.0 == SERVER_NAMESPACE
+    }
+
+    /// The same namespace, unless it is the servers' own: that is nobody's to name.
+    pub fn to_use(self) -> Result<Self> {
+        if self.is_server() {
+            let why = "it holds the keys of `leasehold serve`, which `leasehold key` manages; use another namespace";
+            return Err(Error::invalid("namespace", self, why));
+        }
+        Ok(self)
+    }
+
+    /// The namespace as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is the default one.
+    pub fn is_default(&self) -> bool {
+        self.0 == DEFAULT_NAMESPACE
+    }
+
+    /// The name of a shelf of this namespace, in stores that do not separate namespaces otherwise: `lease`, or `lease@team`.
+    pub fn shelf(&self, shelf: Shelf) -> Cow<'static, str> {
+        if self.is_default() {
+            return Cow::Borrowed(shelf.as_str());
+        }
+        Cow::Owned(format!("{}@{self}", shelf.as_str()))
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Namespace(Cow::Borrowed(DEFAULT_NAMESPACE))
+    }
+}
+
+impl FromStr for Namespace {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Namespace::new(text)
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 #[cfg(test)]
@@ -264,5 +360,37 @@ mod tests {
         }
         let error = parse("redis://h?sslmod=x").unwrap().allow_options(&["sslmode"]).unwrap_err().to_string();
         assert!(error.contains("`sslmod` is not known; known are `sslmode`, `namespace`"), "{error}");
+    }
+
+    #[test]
+    fn bad_namespaces_say_what_is_wrong() {
+        for (text, says) in [
+            ("", "it is empty"),
+            ("Team", "the character `T`"),
+            ("a/b", "the character `/`"),
+            ("a@b", "the character `@`"),
+            ("..", "the character `.`"),
+            ("-a", "begins with `-`"),
+            ("a\nb", "the character `\\n`"),
+            (&"x".repeat(41), "41 bytes"),
+        ] {
+            let error = Namespace::new(text).unwrap_err().to_string();
+            assert!(error.contains(says) && error.starts_with("invalid namespace `"), "{text:?} gave {error}");
+        }
+    }
+
+    #[test]
+    fn the_servers_own_namespace_is_nobodys_to_name() {
+        let error = Namespace::server().to_use().unwrap_err().to_string();
+        assert!(error.contains("`leasehold key` manages"), "{error}");
+        assert_eq!(Namespace::new("leasehold-server").unwrap(), Namespace::server());
+        assert!(Namespace::new("leasehold-servers").unwrap().to_use().is_ok());
+    }
+
+    #[test]
+    fn each_namespace_has_shelves_of_its_own() {
+        assert_eq!(Namespace::default().shelf(Shelf::Lease), "lease");
+        assert_eq!(Namespace::new("default").unwrap(), Namespace::default());
+        assert_eq!(Namespace::new("team-7").unwrap().shelf(Shelf::Lease), "lease@team-7");
     }
 }

@@ -1,7 +1,14 @@
 //! Times as services write them.
 
 /// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
-#[cfg(any(feature = "durable", feature = "dynamodb", feature = "etcd", feature = "firestore", feature = "object"))]
+#[cfg(any(
+    feature = "durable",
+    feature = "dynamodb",
+    feature = "etcd",
+    feature = "firestore",
+    feature = "object",
+    feature = "remote"
+))]
 pub(crate) fn time_of(date: &str) -> Option<leasehold_core::Timestamp> {
     let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(leasehold_core::Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))

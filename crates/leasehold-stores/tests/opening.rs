@@ -142,6 +142,22 @@ async fn a_database_that_was_replaced_takes_no_more_writes() {
     assert!(error.to_string().contains("start again"), "{error}");
 }
 
+#[tokio::test]
+async fn what_is_read_from_a_file_that_was_replaced_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.db");
+    let leases = Coordinator::new(open(&url(&format!("sqlite:{}", path.display()))).await.unwrap());
+    let (name, ask) = ("a".parse().unwrap(), Ask::new(HolderId::new(None), Ttl::MAX));
+    leases.acquire(&name, &ask).await.unwrap();
+    // Restored from a copy, as a backup is.
+    std::fs::copy(&path, folder.path().join("copy.db")).unwrap();
+    std::fs::rename(folder.path().join("copy.db"), &path).unwrap();
+    for error in [leases.inspect(&name).await.unwrap_err(), leases.list(None, 10).await.unwrap_err()] {
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("was replaced by another file; start again"), "{error}");
+    }
+}
+
 /// Every file below a folder with its content, except SQLite's index of its log, which is memory and not a record.
 fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();

@@ -8,12 +8,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::sync::Mutex;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::io;
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
 use tokio::io::unix::AsyncFd;
 
 /// Lets the runtime wait on a descriptor.
@@ -118,7 +118,7 @@ pub(crate) fn spawn_into(
 pub fn with_default_action<T>(signal: i32, act: impl FnOnce() -> T) -> io::Result<T> {
     // Two at once would restore what they found, and the later one would leave the default action.
     static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = ONE.lock();
     let signal = Signal::try_from(signal)?;
     let own = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the system's own action runs no code of ours.

@@ -25,10 +25,12 @@ pub mod locks;
 pub mod paths;
 pub mod process;
 pub mod scratch;
+pub mod sync;
 pub mod terminal;
 pub mod undo;
 pub mod volume;
 pub mod watch;
+mod words;
 
 pub use native::NAME;
 pub use native::rename;

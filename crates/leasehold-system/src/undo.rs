@@ -4,81 +4,43 @@
 //! in force. Non-promise: not every fix has a switch; bugs that no fault of the torture test can trigger have tests of their
 //! own.
 
-/// A fix that can be turned off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mend {
-    /// The end of a run is reported until the trust window ends, not once.
-    EndToldOnce,
-    /// An item that cannot be claimed is set aside, and the others are claimed.
-    ItemErrorLeavesTheClaimer,
-    /// An item's oldest events are dropped, so that its record always fits.
-    RecordBudgetNotKept,
-    /// An item without a delay may be claimed whatever the store's clock shows.
-    ItemsWaitForTheClock,
-    /// A renewal shortens an item's deadline after the store's clock was set back.
-    ItemDeadlineNotShortened,
-    /// A damaged journal stops its own job only.
-    JournalErrorStopsTheScheduler,
-    /// A slot whose run died is run again before newer ones.
-    InterruptedSlotLeft,
-    /// A lane that ends unexpectedly is replaced.
-    LanesNotReplaced,
-    /// A lane's folder that a cleaner removed is created again.
-    LaneFolderNotMadeAnew,
-    /// An item whose command cannot be started fails that attempt, and the lane continues.
-    UnreadyItemEndsTheLane,
-    /// A file that cannot be read uses up its attempts.
-    UnreadableFileLeftUntried,
-    /// A checkpoint that is not text is ignored.
-    BadCheckpointEndsTheLane,
-    /// A spool's janitor reports the file that it cannot handle, and continues with the others.
-    JanitorErrorStopsTheSpool,
-    /// A spool's worker keeps a file alive that another user owns.
-    SignOfLifeNeedsTheOwner,
+crate::words! {
+    /// A fix that can be turned off.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Mend {
+        /// The end of a run is reported until the trust window ends, not once.
+        EndToldOnce = "end-told-once",
+        /// An item that cannot be claimed is set aside, and the others are claimed.
+        ItemErrorLeavesTheClaimer = "item-error-leaves-the-claimer",
+        /// An item's oldest events are dropped, so that its record always fits.
+        RecordBudgetNotKept = "record-budget-not-kept",
+        /// An item without a delay may be claimed whatever the store's clock shows.
+        ItemsWaitForTheClock = "items-wait-for-the-clock",
+        /// A renewal shortens an item's deadline after the store's clock was set back.
+        ItemDeadlineNotShortened = "item-deadline-not-shortened",
+        /// A damaged journal stops its own job only.
+        JournalErrorStopsTheScheduler = "journal-error-stops-the-scheduler",
+        /// A slot whose run died is run again before newer ones.
+        InterruptedSlotLeft = "interrupted-slot-left",
+        /// A lane that ends unexpectedly is replaced.
+        LanesNotReplaced = "lanes-not-replaced",
+        /// A lane's folder that a cleaner removed is created again.
+        LaneFolderNotMadeAnew = "lane-folder-not-made-anew",
+        /// An item whose command cannot be started fails that attempt, and the lane continues.
+        UnreadyItemEndsTheLane = "unready-item-ends-the-lane",
+        /// A file that cannot be read uses up its attempts.
+        UnreadableFileLeftUntried = "unreadable-file-left-untried",
+        /// A checkpoint that is not text is ignored.
+        BadCheckpointEndsTheLane = "bad-checkpoint-ends-the-lane",
+        /// A spool's janitor reports the file that it cannot handle, and continues with the others.
+        JanitorErrorStopsTheSpool = "janitor-error-stops-the-spool",
+        /// A spool's worker keeps a file alive that another user owns.
+        SignOfLifeNeedsTheOwner = "sign-of-life-needs-the-owner",
+    }
 }
 
 /// The variable that names the fixes to turn off.
 pub const VARIABLE: &str = "LEASEHOLD_UNDO";
-
-impl Mend {
-    /// All of them.
-    pub const ALL: &[Mend] = &[
-        Mend::EndToldOnce,
-        Mend::ItemErrorLeavesTheClaimer,
-        Mend::RecordBudgetNotKept,
-        Mend::ItemsWaitForTheClock,
-        Mend::ItemDeadlineNotShortened,
-        Mend::JournalErrorStopsTheScheduler,
-        Mend::InterruptedSlotLeft,
-        Mend::LanesNotReplaced,
-        Mend::LaneFolderNotMadeAnew,
-        Mend::UnreadyItemEndsTheLane,
-        Mend::UnreadableFileLeftUntried,
-        Mend::BadCheckpointEndsTheLane,
-        Mend::JanitorErrorStopsTheSpool,
-        Mend::SignOfLifeNeedsTheOwner,
-    ];
-
-    /// The word in [`VARIABLE`] and for `cargo xtask torture --undo`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Mend::EndToldOnce => "end-told-once",
-            Mend::ItemErrorLeavesTheClaimer => "item-error-leaves-the-claimer",
-            Mend::RecordBudgetNotKept => "record-budget-not-kept",
-            Mend::ItemsWaitForTheClock => "items-wait-for-the-clock",
-            Mend::ItemDeadlineNotShortened => "item-deadline-not-shortened",
-            Mend::JournalErrorStopsTheScheduler => "journal-error-stops-the-scheduler",
-            Mend::InterruptedSlotLeft => "interrupted-slot-left",
-            Mend::LanesNotReplaced => "lanes-not-replaced",
-            Mend::LaneFolderNotMadeAnew => "lane-folder-not-made-anew",
-            Mend::UnreadyItemEndsTheLane => "unready-item-ends-the-lane",
-            Mend::UnreadableFileLeftUntried => "unreadable-file-left-untried",
-            Mend::BadCheckpointEndsTheLane => "bad-checkpoint-ends-the-lane",
-            Mend::JanitorErrorStopsTheSpool => "janitor-error-stops-the-spool",
-            Mend::SignOfLifeNeedsTheOwner => "sign-of-life-needs-the-owner",
-        }
-    }
-}
 
 /// Whether this fix is turned off in this process.
 #[cfg(feature = "undo")]

@@ -1,7 +1,7 @@
 //! Services that are told of runs, written from their documentation, and stricter than they are.
 //!
 //! Promise: what they would not take, or would take for something else, is answered with an error and is not counted as
-//! heard. *Healthchecks* ([pinging API]): `/UUID`, `/UUID/start`, `/UUID/CODE` with a code from 0 to 255, `rid` in the canonical
+//! heard. *Healthchecks* ([pinging API]): `/UUID`, `/UUID/start`, `/UUID/log`, `/UUID/CODE` with a code from 0 to 255, `rid` in the canonical
 //! form of a UUID, at most 100 kB. *Sentry Crons* ([check-ins over HTTP]): `/api/PROJECT/cron/SLUG/KEY/` with `status` and
 //! `check_in_id`. *Webhooks* ([Standard Webhooks]): a POST of JSON whose signature is right and whose time is now.
 //!
@@ -40,7 +40,7 @@ pub enum Service {
 /// What was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
-    /// What it means: `start`, `success`, a code; a status; the type of a webhook's event.
+    /// What it means: `start`, `success`, `log`, a code; a status; the type of a webhook's event.
     pub signal: String,
     /// Which run or which event it is about.
     pub id: String,
@@ -167,6 +167,7 @@ fn healthchecks(check: &str, method: &Method, uri: &Uri, body: &[u8]) -> Judged 
     let signal = match uri.path().strip_prefix(check).ok_or_else(|| format!("there is no check at {}", uri.path()))? {
         "" => "success".to_owned(),
         "/start" => "start".to_owned(),
+        "/log" => "log".to_owned(),
         rest => {
             let code = rest.strip_prefix('/').unwrap_or_default();
             let is_code = code.parse::<u8>().is_ok_and(|number| number.to_string() == code);

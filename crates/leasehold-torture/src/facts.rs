@@ -94,7 +94,7 @@ impl Slots {
         // A run that was killed before it could write itself down has used up an epoch all the same.
         let epochs = self.ends.range((slot, 0)..=(slot, u64::MAX)).count() as u64;
         match seen.fate.as_str() {
-            "running" | "lost" | "not_started" => true,
+            "running" | "lost" | "not_started" | "drained" => true,
             "died" => seen.tries.max(epochs) < TRIES,
             _ => false,
         }

@@ -6,6 +6,7 @@ use crate::facts::{Added, Happened, What};
 use crate::log::now_ms;
 use crate::plan::Fault;
 use crate::processes::{self, Process, Role};
+use crate::served::Served;
 use crate::site::{EMBEDDED_QUEUE, HURT, LANES, LOCAL_TTL_S, SERVER_QUEUE, SPOOL, Site, is_root, open_to_all};
 use leasehold_testbed::{self as testbed, Postgres, Proxy};
 use rustix::process::Signal;
@@ -41,6 +42,8 @@ const BURST: usize = 10;
 pub(crate) struct World<'a> {
     pub site: &'a Site,
     pub server: Postgres,
+    /// What stands before it, if anything does.
+    pub served: Option<Served>,
     pub proxy: Proxy,
     pub clock_file: &'a Path,
     pub producer: Producer,
@@ -59,6 +62,7 @@ impl<'a> World<'a> {
     pub(crate) fn new(
         site: &'a Site,
         server: Postgres,
+        served: Option<Served>,
         proxy: Proxy,
         clock_file: &'a Path,
         producer: Producer,
@@ -66,6 +70,7 @@ impl<'a> World<'a> {
         World {
             site,
             server,
+            served,
             proxy,
             clock_file,
             producer,
@@ -106,7 +111,10 @@ impl<'a> World<'a> {
             }
             Fault::ServerDown(ms) => {
                 // Killed by another fault already, it is only down for longer.
-                self.server.kill();
+                match self.served.as_mut().filter(|_| self.count.is_multiple_of(2)) {
+                    Some(served) => served.kill(),
+                    None => self.server.kill(),
+                }
                 self.later.push((now + ms, now, Later::ServerUp));
             }
             Fault::Cut => {
@@ -163,6 +171,9 @@ impl<'a> World<'a> {
                     if self.server.pid().is_none() {
                         self.server.restart();
                         self.server.wait_until_ready();
+                    }
+                    if let Some(served) = self.served.as_mut().filter(|served| !served.is_there()) {
+                        served.restart();
                     }
                     self.note(since, now_ms(), What::Away);
                 }

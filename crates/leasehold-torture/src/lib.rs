@@ -22,6 +22,7 @@ mod processes;
 mod pulse;
 mod random;
 mod run;
+mod served;
 mod site;
 mod undo;
 

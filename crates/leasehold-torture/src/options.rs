@@ -3,7 +3,7 @@
 use leasehold_system::undo::Mend;
 use std::path::PathBuf;
 
-const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all] [--leasehold PATH]";
+const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all] [--served] [--leasehold PATH]";
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
@@ -11,16 +11,27 @@ pub(crate) struct Options {
     pub seed: u64,
     /// The mends to take back: one run for each; none is the ordinary run.
     pub undo: Vec<Mend>,
+    /// Whether the fleet goes through a server.
+    pub is_served: bool,
     /// Another binary than the one that was just built.
     pub leasehold: Option<PathBuf>,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
-        let mut options =
-            Options { storm_ms: 60_000, seed: leasehold_system::clock::wall_ms(), undo: Vec::new(), leasehold: None };
+        let mut options = Options {
+            storm_ms: 60_000,
+            seed: leasehold_system::clock::wall_ms(),
+            undo: Vec::new(),
+            is_served: false,
+            leasehold: None,
+        };
         let mut words = words.iter();
         while let Some(word) = words.next() {
+            if word == "--served" {
+                options.is_served = true;
+                continue;
+            }
             let value = words.next().ok_or(USAGE)?;
             match word.as_str() {
                 "--minutes" => {
@@ -52,7 +63,8 @@ mod tests {
     fn words_are_understood_or_refused() {
         let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
         let options = Options::parse(&words("--minutes 0.5 --seed 7")).unwrap();
-        assert_eq!((options.storm_ms, options.seed), (30_000, 7));
+        assert_eq!((options.storm_ms, options.seed, options.is_served), (30_000, 7, false));
+        assert!(Options::parse(&words("--served --seed 7")).unwrap().is_served);
         assert!(Options::parse(&words("--minutes")).is_err());
         assert!(Options::parse(&words("--undo no-such-mend")).unwrap_err().contains("use `all`"));
     }

@@ -11,6 +11,7 @@ use crate::options::Options;
 use crate::plan::plan;
 use crate::processes;
 use crate::pulse::Pulse;
+use crate::served::Served;
 use crate::site::{self, Site};
 use leasehold_system::undo;
 use leasehold_testbed::{FakeTime, Postgres, Proxy};
@@ -41,7 +42,8 @@ pub(crate) fn main(leasehold: &Path, kept: &Path, options: &Options) -> ExitCode
 fn once(leasehold: &Path, kept: &Path, options: &Options) -> Vec<Verdict> {
     let (seed, minutes) = (options.seed, options.storm_ms as f64 / 60_000.0);
     println!(
-        "torture: {minutes} minutes, seed {seed}; again with: cargo xtask torture --minutes {minutes} --seed {seed}"
+        "torture: {minutes} minutes, seed {seed}; again with: cargo xtask torture --minutes {minutes} --seed {seed}{}",
+        if options.is_served { " --served" } else { "" }
     );
     if !site::is_root() {
         println!("torture: not root: the spool is used by ONE user, so nothing is shown about two");
@@ -61,18 +63,28 @@ fn once(leasehold: &Path, kept: &Path, options: &Options) -> Vec<Verdict> {
 }
 
 fn storm(root: &Path, leasehold: &Path, options: &Options) -> History {
-    let site = Site::new(root, leasehold);
+    let mut site = Site::new(root, leasehold);
     let clock_file = root.join("clock");
     set_clock(&clock_file, 0);
     let clock = FakeTime::file(&clock_file);
     let server = Postgres::seeing(&clock.env());
-    let proxy = Proxy::start(server.port());
-    let (direct, far) = (Postgres::url(server.port()), Postgres::url(proxy.port()));
+    let direct = Postgres::url(server.port());
+    let mut served = None;
+    if options.is_served {
+        let key = Served::key(&site, &direct);
+        site = site.with_key(key);
+        served = Some(Served::start(&site, &direct));
+    }
+    let proxy = Proxy::start(served.as_ref().map_or(server.port(), Served::port));
+    let far = match served {
+        Some(_) => format!("leasehold+http://127.0.0.1:{}/default", proxy.port()),
+        None => Postgres::url(proxy.port()),
+    };
     let pulse = Pulse::start();
     let works = site::works();
     let producer = Producer { site: site.clone(), server: direct.clone() };
     let mut fleet = Fleet::new(&site, &far);
-    let mut world = World::new(&site, server, proxy, &clock_file, producer.clone());
+    let mut world = World::new(&site, server, served, proxy, &clock_file, producer.clone());
     let watcher = Watcher::start(Client { site: site.clone(), server: direct }, works.clone());
     let mut adder = Adder::start(producer, options.seed ^ 1);
     let begun = now_ms();

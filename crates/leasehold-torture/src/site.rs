@@ -92,12 +92,14 @@ pub(crate) const LOCAL_TTL_S: u64 = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     root: PathBuf,
+    /// What the fleet shows to a server.
+    key: Option<String>,
 }
 
 impl Site {
     /// Sets it up.
     pub(crate) fn new(root: &Path, leasehold: &Path) -> Self {
-        let site = Site { root: root.to_owned() };
+        let site = Site { root: root.to_owned(), key: None };
         open_to_all(root, 0o755);
         for folder in ["bin", "out", "logs"] {
             std::fs::create_dir(root.join(folder)).unwrap();
@@ -121,11 +123,15 @@ impl Site {
         site
     }
 
+    pub(crate) fn with_key(self, key: String) -> Self {
+        Site { key: Some(key), ..self }
+    }
+
     /// As a command of it sees it.
     pub(crate) fn of_command() -> std::io::Result<Self> {
         let exe = std::env::current_exe()?;
         let root = exe.parent().and_then(Path::parent).ok_or(std::io::ErrorKind::NotFound)?;
-        Ok(Site { root: root.to_owned() })
+        Ok(Site { root: root.to_owned(), key: None })
     }
 
     /// A path in it: `log` of the commands, `next-end` of the next run that says when it ends, `tmp`, `bin`, `leases.db`.
@@ -183,6 +189,9 @@ impl Site {
             .env("TMPDIR", self.at("tmp"))
             .env("LEASEHOLD_STORE", store)
             .stdin(Stdio::null());
+        if let Some(key) = self.key.as_ref().filter(|_| store.starts_with("leasehold")) {
+            command.env("LEASEHOLD_KEY", key);
+        }
         if let Ok(undone) = std::env::var(leasehold_system::undo::VARIABLE) {
             command.env(leasehold_system::undo::VARIABLE, undone);
         }

@@ -34,6 +34,7 @@ pub(crate) fn each(options: &Options) -> ExitCode {
         let mut one = Command::new(std::env::current_exe().unwrap());
         one.env(VARIABLE, mend.as_str()).args(["--seed", &options.seed.to_string()]);
         one.args(["--minutes", &(options.storm_ms as f64 / 60_000.0).to_string()]);
+        one.args(options.is_served.then_some("--served"));
         if let Some(leasehold) = &options.leasehold {
             one.arg("--leasehold").arg(leasehold);
         }

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Drain, Epoch, Error, Kind, Label, Live, Result, Tenancy, Token, Ttl, Who, Why};
+use leasehold_core::{Drain, Epoch, Error, Kind, Label, Live, Result, Tenancy, Timestamp, Token, Ttl, Who, Why};
 use std::fmt::Debug;
 use std::io::Read;
 use std::path::PathBuf;
@@ -20,6 +20,40 @@ use std::time::Duration;
 
 /// Who is told of what is passed over.
 pub type Warn = fn(&Error);
+
+/// A claim that was found to have run out: its worker died, or was away for too long.
+#[derive(Debug)]
+pub struct Expired {
+    /// The item.
+    pub id: ItemId,
+    /// The epoch of that claim.
+    pub epoch: Epoch,
+    /// What became of the item: it is in line again, claimed by another worker, or a dead letter.
+    pub seen: ItemView,
+}
+
+/// Who hears of claims that were found to have run out, from whoever ended them. Clones share it.
+#[derive(Clone, Default)]
+pub struct OnExpired(Option<Arc<dyn Fn(Expired) + Send + Sync>>);
+
+impl OnExpired {
+    /// Calls this, which must not block.
+    pub fn new(hear: impl Fn(Expired) + Send + Sync + 'static) -> Self {
+        OnExpired(Some(Arc::new(hear)))
+    }
+
+    pub(crate) fn tell(&self, expired: impl FnOnce() -> Expired) {
+        if let Some(hear) = &self.0 {
+            hear(expired());
+        }
+    }
+}
+
+impl Debug for OnExpired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "OnExpired" } else { "Nobody" })
+    }
+}
 
 /// What a worker is to know of an item that it has claimed.
 #[derive(Debug)]
@@ -57,8 +91,8 @@ pub struct Addition {
 /// An item as it was seen.
 #[derive(Debug)]
 pub enum ItemView {
-    /// In a queue.
-    Item(ItemName, Box<Item>),
+    /// In a queue, with the store's time.
+    Item(ItemName, Box<Item>, Timestamp),
     /// In a spool.
     File(SpoolItem),
     /// In a spool, with its notes, and with its payload if that is short enough and this user may read it.
@@ -66,10 +100,16 @@ pub enum ItemView {
 }
 
 impl ItemView {
+    /// An item of a store, as it was just written: what waits has waited since then.
+    pub(crate) fn written(name: ItemName, item: Item) -> Self {
+        let now = item.since;
+        ItemView::Item(name, Box::new(item), now)
+    }
+
     /// Its epoch.
     pub fn epoch(&self) -> Epoch {
         match self {
-            ItemView::Item(_, item) => item.epoch,
+            ItemView::Item(_, item, _) => item.epoch,
             ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.name.epoch,
         }
     }
@@ -77,7 +117,7 @@ impl ItemView {
     /// Whether it was given up for good.
     pub fn is_dead(&self) -> bool {
         match self {
-            ItemView::Item(_, item) => matches!(item.state, State::Dead { .. }),
+            ItemView::Item(_, item, _) => matches!(item.state, State::Dead { .. }),
             ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.place == Where::Failed,
         }
     }
@@ -169,6 +209,10 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
 
     /// Adds an item for each line. Those before one that fails are added, and `added` has them.
     async fn add_lines(&self, like: &NewItem, lines: Vec<String>, added: &mut Vec<(ItemId, bool)>) -> Result<()>;
+
+    /// The same, and whatever ends a claim that has run out through it tells this one. A server that ends one tells nobody.
+    #[must_use]
+    fn hearing(self, heard: OnExpired) -> Self;
 
     /// Claims for this long at a time, as a holder of this label. `warn` is told, once each, of what is passed over.
     fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer>;

@@ -6,8 +6,10 @@
 
 pub mod backlog;
 pub mod digest;
+pub mod documents;
 pub mod notify;
 pub mod output;
+pub mod presence;
 pub mod queue;
 pub mod schedule;
 pub mod spool;

@@ -43,6 +43,9 @@ pub struct RunOutput {
     /// Its exit code, 128 + n for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<u8>,
+    /// Why it was ended, if it did not end by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// What it has used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -62,6 +65,12 @@ pub struct RunOutput {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Place(Option<RunOutput>);
+
+/// The lease, or the item, whose run printed what is kept in such a record; an error if it is none.
+pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
+    let Place(kept) = codec::decode(KIND, bytes, place)?;
+    Ok(kept.map(|kept| kept.lease))
+}
 
 /// The places in which the ends of one lease's, or one queue's, runs are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,15 +114,9 @@ pub async fn write(coordinator: &Coordinator, ring: &Ring, token: &Token, output
     Ok(name)
 }
 
-/// What the run of this lease under this epoch left, if that is still there.
-pub async fn find(
-    coordinator: &Coordinator,
-    ring: &Ring,
-    lease: &LeaseName,
-    epoch: Epoch,
-) -> Result<Option<RunOutput>> {
-    let all = list(coordinator, ring).await?;
-    Ok(all.into_iter().rev().find(|output| output.lease == *lease && output.epoch == epoch))
+/// What lies in a place that a journal names, if anything does: one read.
+pub async fn at(coordinator: &Coordinator, name: &LeaseName) -> Result<Option<RunOutput>> {
+    Ok(document(coordinator, name).look(coordinator.clock().now()).await?.record.0)
 }
 
 /// What is kept of the runs of a lease or a queue, oldest first. What cannot be read is left out.

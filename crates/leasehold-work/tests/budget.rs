@@ -131,7 +131,7 @@ fn request(op: Op, item: &Item, fill: Fill, nonce: u128) -> Request {
             let why: Reason = fill.line();
             Request::Fail { claim, why, retry_in: Some(Duration::ZERO), is_final: false }
         }
-        Op::Return => Request::Return { claim },
+        Op::Return => Request::Return { claim, wait: None },
         Op::Reap => Request::Reap,
         Op::Settle => Request::Settle,
         Op::Retry => operate(Order::Retry { past: None }),

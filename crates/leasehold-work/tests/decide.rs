@@ -65,7 +65,7 @@ enum Op {
     Progress { claim: (u64, u128) },
     Complete { claim: (u64, u128), adds: bool },
     Fail { claim: (u64, u128), pause: u64, is_final: bool },
-    Return { claim: (u64, u128) },
+    Return { claim: (u64, u128), wait: Option<u64> },
     Reap,
     Settle,
     Retry { nonce: u128 },
@@ -137,13 +137,14 @@ impl Spec {
                     self.began = now;
                 }
             }
-            Op::Return { claim } => {
+            Op::Return { claim, wait } => {
                 if let Some(answer) = self.ends(claim, End::Returned) {
                     return answer;
                 }
                 self.life = Life::Ready;
                 self.tried = self.tried.saturating_sub(1);
-                self.due = None;
+                self.due = wait.map(|wait| now + wait);
+                self.began = if wait.is_some() { now } else { self.began };
             }
             Op::Reap => match self.life {
                 // The clock was set back by more than a minute: it waits no longer than asked, from now on.
@@ -254,7 +255,7 @@ fn request(op: Op) -> Request {
             retry_in: Some(Duration::from_millis(pause)),
             is_final,
         },
-        Op::Return { claim: c } => Request::Return { claim: claim(c) },
+        Op::Return { claim: c, wait } => Request::Return { claim: claim(c), wait: wait.map(Duration::from_millis) },
         Op::Reap => Request::Reap,
         Op::Settle => Request::Settle,
         Op::Retry { nonce } => operate(nonce, Order::Retry { past: None }),
@@ -307,7 +308,8 @@ fn an_op() -> impl Strategy<Value = (Op, i64)> {
         2 => (claim(), any::<bool>()).prop_map(|(claim, adds)| Op::Complete { claim, adds }),
         3 => (claim(), prop_oneof![Just(0_u64), Just(700)], prop::bool::weighted(0.1))
             .prop_map(|(claim, pause, is_final)| Op::Fail { claim, pause, is_final }),
-        2 => claim().prop_map(|claim| Op::Return { claim }),
+        2 => (claim(), prop_oneof![2 => Just(None), 1 => Just(Some(700_u64))])
+            .prop_map(|(claim, wait)| Op::Return { claim, wait }),
         2 => Just(Op::Reap),
         1 => Just(Op::Settle),
         2 => (50_u128..53).prop_map(|nonce| Op::Retry { nonce }),
@@ -330,7 +332,7 @@ fn aimed(op: Op, item: &Item, aim: bool) -> Op {
         Op::Progress { .. } => Op::Progress { claim },
         Op::Complete { adds, .. } => Op::Complete { claim, adds },
         Op::Fail { pause, is_final, .. } => Op::Fail { claim, pause, is_final },
-        Op::Return { .. } => Op::Return { claim },
+        Op::Return { wait, .. } => Op::Return { claim, wait },
         other => other,
     }
 }

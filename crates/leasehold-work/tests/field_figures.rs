@@ -114,6 +114,7 @@ impl Leased {
                 ttl: self.ttl,
                 slot: Some(slot_claim),
                 spacing: None,
+                requested: None,
             },
             now,
         ) {

@@ -12,7 +12,7 @@ use leasehold_work::queue::protocol::{Decision, Order, Request, decide};
 use leasehold_work::queue::{
     Attempts, Claimed, Claimer, FollowUp, Item, ItemId, ItemName, NewItem, Payload, Priority, Queue,
 };
-use leasehold_work::schedule::{Entry, Fate, Journal};
+use leasehold_work::schedule::{EndReason, Entry, Fate, Journal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -131,6 +131,7 @@ fn runs() -> Journal {
         ran_for_ms: (n == 1 || n == 2).then_some(4_321),
         usage: None,
         output: None,
+        why: None,
     });
     Journal {
         since: Some(at(0)),
@@ -145,8 +146,10 @@ const USAGE: Usage = Usage { cpu_ms: 1_234, peak_memory_bytes: 5_678_901 };
 /// A run whose output is kept.
 fn kept_run() -> Journal {
     let (epoch, output) = (Epoch::new(42).ok(), "000102030405060708090a0b0c0d0e0f/00042".parse().ok());
+    let why = Some(EndReason::lossy("it ran for longer than --max-runtime", "-"));
     let entry = Entry::new(Slot(at(0)), Fate::Failed, at(12), "a.example");
-    let run = Entry { epoch, attempts: 1, exit: Some(3), ran_for_ms: Some(4_321), usage: Some(USAGE), output, ..entry };
+    let run =
+        Entry { epoch, attempts: 1, exit: Some(3), ran_for_ms: Some(4_321), usage: Some(USAGE), output, why, ..entry };
     Journal { entries: vec![run], ..Journal::default() }
 }
 
@@ -159,6 +162,7 @@ fn output() -> RunOutput {
         host: "a.example".into(),
         at: at(7_000),
         exit: Some(3),
+        why: None,
         usage: Some(USAGE),
         bytes: 12_345,
         file: Some("a.example-1000/nightly/42-000102030405060708090a0b0c0d0e0f.log.gz".into()),

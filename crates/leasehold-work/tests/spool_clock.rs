@@ -161,7 +161,7 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
 
     let spool = Spool::open(&root).unwrap().abandoning_after(Duration::from_millis(300));
     let held = spool.adopt(claimed.token()).unwrap();
-    assert!(held.trust_until() <= SystemClock.now() + held.ttl().get(), "trusted for longer than its time");
+    assert!(held.live().trust_until <= SystemClock.now() + held.live().ttl.get(), "trusted for longer than its time");
     let mut worker = claimer(&spool);
     let mut worked_on = Vec::new();
     wait_until("all are worked on", || {

@@ -225,7 +225,7 @@ fn a_sign_of_life_that_comes_too_late_renews_nothing() {
     spool.add_bytes(&NewItem::default(), b"x").unwrap();
     let mut worker = SpoolClaimer::new(spool.clone(), &"worker".parse().unwrap(), "1s".parse().unwrap()).unwrap();
     let mut grant = worker.claim().unwrap().unwrap();
-    let late = Late(grant.trust_until());
+    let late = Late(grant.live().trust_until);
     let error = spool.clone().with_observer(Arc::new(late)).renew(&mut grant).unwrap_err();
     assert_eq!(error.kind(), leasehold_core::Kind::Lost, "somebody may be putting it back: {error}");
 }

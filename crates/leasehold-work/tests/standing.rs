@@ -30,7 +30,8 @@ fn hourly() -> Schedule {
 fn claim(record: &Ownership, nonce: u128, claim: SlotClaim, now: Timestamp) -> Ownership {
     let holder = HolderId { host: "h".into(), pid: 1, nonce: Nonce::from_u128(nonce), label: Label::lossy("x", "x") };
     let lineage = Lineage::from_u128(1);
-    let request = Request::Acquire { lineage, holder, ttl: Ttl::MIN, slot: Some(claim), spacing: None };
+    let request =
+        Request::Acquire { lineage, holder, ttl: Ttl::MIN, slot: Some(claim), spacing: None, requested: None };
     match decide(record, &request, now) {
         Decision::Write(next) => *next,
         other => panic!("{other:?}"),

@@ -213,7 +213,7 @@ impl Tenure {
     /// let outcome = loop {
     ///     tokio::select! {
     ///         biased;
-    ///         asked = held.asked_to_finish() => { eprintln!("{asked}"); break leasehold::Outcome::Failed }
+    ///         asked = held.asked_to_finish() => { eprintln!("{asked}"); break leasehold::Outcome::Drained }
     ///         is_done = step() => if is_done { break leasehold::Outcome::Succeeded },
     ///     }
     /// };

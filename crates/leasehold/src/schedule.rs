@@ -209,7 +209,7 @@ where
         _ => None,
     };
     if event.is_some() {
-        let ended = EndedRun { event, took: Some(ran_for), ..EndedRun::default() };
+        let ended = EndedRun { event, epoch: Some(epoch), took: Some(ran_for), ..EndedRun::default() };
         let _ = coordinator.count_run(&lease, &ended).await;
     }
     let _ = done.send(());
@@ -255,7 +255,8 @@ struct Here(mpsc::UnboundedSender<(Start, oneshot::Sender<()>)>);
 impl Launcher for Here {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (done, over) = oneshot::channel();
-        let start = Start { job: start.job.clone(), slot: start.slot, grant: start.grant.clone() };
+        let Start { job, slot, grant, origin } = start;
+        let start = Start { job: job.clone(), slot: *slot, grant: grant.clone(), origin: *origin };
         let gone = |_| Error::new(Kind::Unavailable, "the schedule was dropped");
         self.0.send((start, done)).map_err(gone)?;
         // Dropped in the middle, it is not over: nobody renews it, and it is found to have died.

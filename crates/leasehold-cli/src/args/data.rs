@@ -103,7 +103,7 @@ pub struct Drill {
     /// Where the fences on a git remote are, as for `push` [default: LEASEHOLD_FENCE_NAMESPACE, or refs/fence]
     #[arg(long, value_name = "REFS")]
     pub fence_namespace: Option<String>,
-    /// Give up, and remove what was made, when it has taken so long [default: 5m]
+    /// Give up after this long, and remove what was made [default: 5m]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
 }

@@ -32,7 +32,7 @@ pub struct Push {
     /// Admit one push per epoch
     #[arg(long)]
     pub once: bool,
-    /// Give up when it has taken so long: exit code 69 if nothing was pushed, 70 if that is unknown [default: 10m]
+    /// Give up after this long: exit code 69 if nothing was pushed, 70 if that is unknown [default: 10m]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
     /// Refuse a token that has expired (exit code 12), also while nobody newer has come and its write would count

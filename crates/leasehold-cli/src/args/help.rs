@@ -4,6 +4,7 @@
 //! out; arranging costs a millisecond that only readers pay.
 
 use super::Cli;
+use super::meant::{Tip, meant};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
@@ -16,7 +17,8 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Fenced writes", &["write", "publish", "push", "git-hook", "sql", "put", "gate", "proxy"]),
     ("Agents", &["agents", "hook", "mcp-gate", "mcp"]),
     ("Schedules and queues", &["schedule", "queue", "work"]),
-    ("Set up", &["init", "config", "doctor", "drill", "completions", "man", "help"]),
+    ("Server", &["serve", "key"]),
+    ("Set up", &["init", "config", "notify", "doctor", "drill", "completions", "man", "help"]),
 ];
 
 /// Flags by heading, for the verbs that have many.
@@ -42,6 +44,22 @@ const HEADINGS: &[(&str, &[&str])] = &[
         ],
     ),
     ("Guards", &["guard", "fence_namespace", "also_flock"]),
+    ("TLS", &["tls_cert", "tls_key", "insecure_listen"]),
+    (
+        "Limits",
+        &[
+            "max_body",
+            "max_head",
+            "max_connections",
+            "max_requests",
+            "max_holder_requests",
+            "max_rate",
+            "max_waiters",
+            "client_timeout",
+            "write_timeout",
+            "idle_timeout",
+        ],
+    ),
     ("Slots of a schedule", &["slot", "tz", "dst", "dst_fold", "slot_max_age"]),
     ("Runs of a scheduler", &["slot_at", "as_slot", "unless_succeeded", "unrecorded", "adopt"]),
 ];
@@ -170,25 +188,20 @@ pub fn is_hook(words: &[OsString]) -> bool {
 /// Adds to an error what was most likely meant.
 pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> (clap::Error, Option<String>) {
     if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) {
-        let near = nearest(wrong);
+        let tip = meant(wrong, words);
         error.remove(ContextKind::SuggestedSubcommand);
-        if let Some(near) = near {
-            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near.to_owned()]));
+        error.remove(ContextKind::Suggested);
+        match tip {
+            Some(Tip::Spelling(near)) => {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near]));
+            }
+            Some(Tip::Words(tip)) => return (error, Some(tip.to_owned())),
+            None => {}
         }
     }
     let is_unplaced = matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
     let hint = separator(words).filter(|_| is_unplaced && error.get(ContextKind::SuggestedArg).is_none());
     (error, hint)
-}
-
-/// The verb that is at most two slips of the finger away: letters added, left out, replaced or swapped.
-fn nearest(wrong: &str) -> Option<&'static str> {
-    let verbs = GROUPS.iter().flat_map(|(_, verbs)| *verbs);
-    let distances = verbs.map(|verb| (strsim::osa_distance(wrong, verb), *verb));
-    distances
-        .filter(|(distance, verb)| *distance <= 2 && *distance < verb.len())
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, verb)| verb)
 }
 
 /// For a command without `--` before it.
@@ -236,13 +249,6 @@ mod tests {
         for arg in run.get_arguments().filter(|arg| !arg.is_positional()) {
             assert!(arg.get_help_heading().is_some(), "--{}", arg.get_id());
         }
-    }
-
-    #[test]
-    fn the_nearest_verb_is_found() {
-        assert_eq!(nearest("rnu"), Some("run"));
-        assert_eq!(nearest("histroy"), Some("history"));
-        assert_eq!(nearest("frobnicate"), None);
     }
 
     #[test]

@@ -7,10 +7,14 @@ mod data;
 mod examples;
 mod git;
 mod help;
+mod meant;
 mod monitoring;
+mod notify;
 mod operate;
 mod queue;
 mod schedule;
+#[cfg(feature = "server")]
+mod server;
 
 pub use agents::{Agents, AgentsInstall, AgentsPrint, AgentsVerb, Hook, HookFlags, HookHost, Host};
 #[cfg(feature = "http")]
@@ -20,9 +24,12 @@ pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
 pub use help::{arranged, is_hook, page, with_hint};
 pub use monitoring::{LabelledLeases, Monitoring};
+pub use notify::{Notify, NotifyVerb};
 pub use operate::{Advance, Draining, Forget, HandOff, NewHolder, Operate, Order, Revoke};
 pub use queue::*;
 pub use schedule::{Backfill, Import, Init, Install, Logs, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
+#[cfg(feature = "server")]
+pub use server::{KeyArgs, KeyCreate, KeyExchange, KeyRevoke, KeyRotate, KeyVerb, Serve};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -41,7 +48,9 @@ Examples:
   leasehold ls                                       who holds what, and until when
   leasehold doctor                                   is this store fit for leases?
 
-Exit codes are listed in `leasehold man` and in docs/exit-codes.md.";
+Exit codes are listed in `leasehold man` and in docs/exit-codes.md. `leasehold man | man -l -` shows the manual page,
+`leasehold man --all ~/.local/share/man/man1` installs one for each command, and `leasehold completions SHELL` prints
+completions.";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -79,7 +88,8 @@ impl Common {
     /// Whether the command line or the environment says where the store is.
     pub fn names_store(&self) -> bool {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        self.store.is_some() || self.context.is_some() || is_set("LEASEHOLD_STORE") || is_set("LEASEHOLD_CONTEXT")
+        let variables = ["LEASEHOLD_STORE", "LEASEHOLD_STORE_FILE", "LEASEHOLD_CONTEXT"];
+        self.store.is_some() || self.context.is_some() || variables.into_iter().any(is_set)
     }
 }
 
@@ -116,9 +126,13 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  leasehold history daily-publish\n  leasehold history daily-publish --limit 0")]
     History(History),
     /// Take a lease from whoever holds it: a command that runs under it is killed at once, or asked to finish with --drain
-    #[command(
-        after_help = "Examples:\n  leasehold revoke daily-publish --why 'it hangs since nine'\n  leasehold revoke daily-publish --drain --within 10m --why 'box 7 goes down'"
-    )]
+    #[command(after_help = "\
+Afterwards the lease is free, and a scheduler may start the job again at once, on the same machine too. To prevent
+that, `pause` it first. To get work off a machine, send SIGTERM to its schedulers and workers.
+
+Examples:\n  \
+                      leasehold revoke daily-publish --why 'it has been stuck since nine'\n  \
+                      leasehold revoke daily-publish --drain --within 10m --why 'it blocks the release'")]
     Revoke(Revoke),
     /// Take a lease from whoever holds it, as `revoke` does, and give it to somebody else; prints the new token
     #[command(
@@ -157,6 +171,8 @@ pub enum Verb {
     Runs(Runs),
     /// Find published jobs that are late or were missed, whoever should have run them
     Check(Check),
+    /// Try the channels of the [[notify]] tables
+    Notify(Notify),
     /// Print what a run has printed
     Logs(Logs),
     /// Count what became of runs, and what waits in queues
@@ -189,6 +205,12 @@ pub enum Verb {
     /// Put an HTTP service behind a fence: requests of older epochs are refused
     #[cfg(feature = "http")]
     Proxy(Box<Proxy>),
+    /// Serve leases, queues and jobs over HTTP, to those who have a key and not the store's password
+    #[cfg(feature = "server")]
+    Serve(Box<Serve>),
+    /// Make, list, rotate and revoke the keys of `serve`
+    #[cfg(feature = "server")]
+    Key(KeyArgs),
     /// Put an MCP server behind a gate: tool calls of a holder that lost its lease are refused
     McpGate(McpGate),
     /// Serve leases and fenced writes to MCP clients, on standard input and output
@@ -201,7 +223,7 @@ pub enum Verb {
     Queue(Box<Queue>),
     /// Run a command for each item of a queue
     Work(Box<Work>),
-    /// Write a leasehold.toml with every setting as a comment
+    /// Write a leasehold.toml with the settings, an example job and an example notification as comments
     #[command(after_help = "Examples:\n  leasehold init\n  leasehold init ~/.config/leasehold/leasehold.toml")]
     Init(Init),
     /// Print the settings in force and where each came from
@@ -231,7 +253,7 @@ else can start.")]
 pub struct Run {
     /// The lease
     pub name: String,
-    /// How long the lease lasts without renewal (1s to 24h); renewed every third of it [default: 90s]
+    /// How long the lease lasts without renewal (1s to 24h); renewed every third of it [default: the setting `ttl`, or 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
     /// What this holder calls itself [default: the machine's name]
@@ -249,8 +271,8 @@ pub struct Run {
     /// Let up to this many run at once, each with its own lease: NAME, NAME/seat-2, ...
     #[arg(long, value_name = "N", value_parser = within::<1, 1000>)]
     pub limit: Option<u32>,
-    /// Not again within this time since the last run began, whoever ran it and however it ended; what is too soon is skipped,
-    /// and --wait does not wait for it
+    /// Skip the run if the last one began less than this long ago, whoever ran it and however it ended; --wait does not wait for
+    /// that
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = ["or", "limit", "token", "slot", "slot_at"])]
     pub min_interval: Option<String>,
     /// The exit code when the run is skipped [default: 0]
@@ -316,7 +338,7 @@ Examples:
 pub struct Acquire {
     /// The lease
     pub name: String,
-    /// How long it lasts without renewal (1s to 24h) [default: 90s]
+    /// How long it lasts without renewal (1s to 24h) [default: the setting `ttl`, or 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
     /// What this holder calls itself [default: the machine's name]
@@ -380,7 +402,7 @@ pub struct Ls {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Schedulers publish the jobs of their files. With [[notify]] tables in the settings, what is found is told too, as a scheduler
-would. The exit code is 1 if a job is late or was missed.
+would. The exit code is 1 if a job is late or was missed, and 78 if no job is published in this store.
 
 Examples:
   leasehold check --missed
@@ -401,14 +423,14 @@ pub struct Name {
 pub struct History {
     /// The lease
     pub name: String,
-    /// At most so many transfers; 0 for all that are kept
+    /// Show at most this many transfers; 0 for all that are kept
     #[arg(long, short = 'n', default_value_t = 50)]
     pub limit: usize,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  leasehold stats\n  leasehold stats daily-publish --json\n  leasehold stats --prometheus > /var/lib/node_exporter/leasehold.prom"
+    after_help = "Examples:\n  leasehold stats\n  leasehold stats daily-publish --json\n  leasehold stats --prometheus > leasehold.prom.new && mv leasehold.prom.new leasehold.prom   # in the folder of the collector"
 )]
 pub struct Stats {
     /// Only this lease
@@ -434,7 +456,7 @@ pub struct Doctor {
     /// Test the file guard on this folder too
     #[arg(long, value_name = "PATH")]
     pub folder: Option<PathBuf>,
-    /// Give up, and remove what was made, when it has taken so long [default: 5m]
+    /// Give up after this long, and remove what was made [default: 5m]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
 }

@@ -4,7 +4,8 @@ use clap::Args;
 
 #[derive(Debug, Default, Clone, PartialEq, Eq, Args)]
 pub struct Monitoring {
-    /// Answer GET /metrics, /livez and /readyz on this address, such as 127.0.0.1:9464; with port 0 the system chooses one
+    /// Answer GET /metrics, /livez and /readyz on this address (an IP address, not a name), such as 127.0.0.1:9464; with port 0 the
+    /// system chooses one
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
     #[command(flatten)]
@@ -13,7 +14,8 @@ pub struct Monitoring {
 
 #[derive(Debug, Default, Clone, PartialEq, Eq, Args)]
 pub struct LabelledLeases {
-    /// Number each lease of this pattern by itself, as jobs are, such as 'team/*': `*` is any characters, `?` one (repeatable)
+    /// Give each lease that matches this pattern its own series, as jobs have, such as 'team/*': `*` is any characters, `?` one
+    /// (repeatable)
     #[arg(long = "metrics-leases", value_name = "PATTERN")]
     pub metrics_leases: Vec<String>,
 }

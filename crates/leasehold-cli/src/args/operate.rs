@@ -50,7 +50,7 @@ pub struct NewHolder {
     /// What the new holder calls itself
     #[arg(long, value_name = "TEXT", required = true)]
     pub to: String,
-    /// How long the new holder has before it must renew [default: 90s]
+    /// How long the new holder has before it must renew (1s to 24h) [default: the setting `ttl`, or 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
 }

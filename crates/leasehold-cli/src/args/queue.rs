@@ -58,7 +58,7 @@ pub enum QueueVerb {
     Retry(RetryItem),
     /// Take an item out of the line for good; whoever works on it is fenced at once, or asked to finish with --drain
     #[command(
-        after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'\n  leasehold queue cancel pages ID --drain --within 10m --why 'box 7 goes down'"
+        after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'\n  leasehold queue cancel pages ID --drain --within 10m --why 'the customer called it off'"
     )]
     Cancel(OperateItem),
     /// Put an item into somebody's hands; prints the new token
@@ -112,7 +112,7 @@ pub struct Add {
 pub struct QueueLs {
     /// The queue, or spool:/path; without one, the store's queues are listed
     pub queue: Option<String>,
-    /// Only items in this state: ready, delayed (ready, and not due yet), claimed, done, dead or cancelled
+    /// Only items in this state: ready, delayed (not due yet), claimed, done, dead or cancelled
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
     /// Count dead letters by reason
@@ -137,7 +137,7 @@ Examples:
 pub struct ClaimArgs {
     /// The queue, or spool:/path
     pub queue: String,
-    /// How long it may be silent (1s to 24h) [default: 90s]
+    /// How long it may be silent (1s to 24h) [default: the setting `ttl`, or 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
     /// What this worker calls itself [default: the machine's name]
@@ -253,9 +253,12 @@ pub struct Purge {
     /// How long they must have been finished [default: 7d]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub older_than: Option<String>,
-    /// Purge dead letters too
+    /// Purge dead letters too; asks first
     #[arg(long)]
     pub dead: bool,
+    /// Do not ask
+    #[arg(long, requires = "dead")]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -277,7 +280,7 @@ pub struct Work {
     /// How many at a time
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = within::<1, 256>)]
     pub jobs: u32,
-    /// How long a worker may be silent before its item goes to another (1s to 24h) [default: 90s]
+    /// How long a worker may be silent before its item goes to another (1s to 24h) [default: the setting `ttl`, or 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
     /// What this worker calls itself [default: the machine's name]
@@ -295,7 +298,7 @@ pub struct Work {
     /// End when nothing is left: no item waits, is delayed, or is claimed by anybody
     #[arg(long)]
     pub until_done: bool,
-    /// End after so many items
+    /// End after this many items
     #[arg(long, value_name = "N", conflicts_with = "jobs")]
     pub items: Option<u64>,
     /// Pass output on as it is, without the queue and the item before each line

@@ -24,10 +24,10 @@ pub struct RunSlot {
     /// Leave the slot out when it is older than this [default: 1d]
     #[arg(long, value_name = "DURATION", requires = "slot", allow_hyphen_values = true)]
     pub slot_max_age: Option<String>,
-    /// When the command fails: try it so many times more, under the same lease
+    /// When the command fails: try it again up to this many times, under the same lease
     #[arg(long, value_name = "N", value_parser = within::<0, 100>, default_value_t = 0)]
     pub retries: u32,
-    /// Before the first of them wait this long, and twice as long before each further one [default: 10s]
+    /// Wait this long before the first retry, and twice as long before each further one [default: 10s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub backoff: Option<String>,
     /// The slot at this very instant
@@ -214,15 +214,19 @@ pub struct Import {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  leasehold runs                                      the newest runs of all jobs
   leasehold runs nightly
   leasehold runs nightly --since 2026-11-01
   leasehold runs nightly --json | jq '.[] | select(.fate == \"failed\")'")]
 pub struct Runs {
-    /// The job
-    pub name: String,
+    /// The job [default: all jobs]
+    pub name: Option<String>,
     /// Only slots from this instant on; a date alone means midnight in UTC
     #[arg(long, value_name = "INSTANT")]
     pub since: Option<String>,
+    /// At most so many, the newest; 0 means all [default: all of one job, 50 of all jobs]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
 }
 
 #[derive(Debug, Args)]

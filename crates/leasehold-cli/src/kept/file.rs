@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,8 @@ impl Bounded {
         }
         let file = create(&path)?;
         let lock = file.try_clone()?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        // Readers have it for a moment at most, to see whether it is being written.
+        flock(&lock, FlockOperation::LockExclusive)?;
         Ok(Bounded {
             path,
             limit,
@@ -174,16 +175,48 @@ pub type Stretch = (u64, Vec<u8>);
 
 /// What is there of a run's output, in order.
 pub fn read(path: &Path) -> io::Result<Vec<Stretch>> {
-    let mut stretches = decode(BufReader::new(File::open(path)?));
-    for part in parts(path) {
-        // Removed meanwhile, or appended to the file.
-        if let Ok(file) = File::open(part) {
-            stretches.extend(decode(BufReader::new(file)));
-        }
+    Followed::open(path)?.read()
+}
+
+/// A run's file that is read while it is written, and to its end when it was removed meanwhile.
+pub struct Followed {
+    file: File,
+    path: PathBuf,
+}
+
+impl Followed {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Followed { file: File::open(path)?, path: path.to_path_buf() })
     }
-    stretches.sort_by_key(|(at, _)| *at);
-    stretches.dedup_by_key(|(at, _)| *at);
-    Ok(stretches)
+
+    /// Whether nobody writes it any more. One without a byte is about to be written, or its writer died.
+    pub fn is_over(&self) -> bool {
+        let is_begun = self.file.metadata().is_ok_and(|metadata| metadata.len() > 0);
+        let is_over = flock(&self.file, FlockOperation::NonBlockingLockShared).is_ok();
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        is_begun && is_over
+    }
+
+    /// Tells a change without reading it.
+    pub fn size(&self) -> u64 {
+        let size = |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |metadata| metadata.len() + 1);
+        size(self.file.metadata()) + parts(&self.path).iter().map(|part| size(std::fs::metadata(part))).sum::<u64>()
+    }
+
+    /// What is there, in order.
+    pub fn read(&self) -> io::Result<Vec<Stretch>> {
+        (&self.file).seek(io::SeekFrom::Start(0))?;
+        let mut stretches = decode(BufReader::new(&self.file));
+        for part in parts(&self.path) {
+            // Removed meanwhile, or appended to the file.
+            if let Ok(file) = File::open(part) {
+                stretches.extend(decode(BufReader::new(file)));
+            }
+        }
+        stretches.sort_by_key(|(at, _)| *at);
+        stretches.dedup_by_key(|(at, _)| *at);
+        Ok(stretches)
+    }
 }
 
 fn read_part(path: &Path) -> io::Result<Stretch> {

@@ -1,12 +1,12 @@
 //! Where a run's output lies: a folder for each job or queue, a file for each run.
 //!
 //! Promise: two runs never share a file, whatever machines, users and stores share the folder: the name has the grant's random
-//! nonce in it. A name of a job, a queue or an item stays one part of the path. Non-promise: on a file system that does not
+//! nonce in it, and of an item also its lineage, by which `logs` knows whose item it is. A name of a job, a queue or an item stays one part of the path. Non-promise: on a file system that does not
 //! tell `A` from `a`, two such jobs share a folder, and the number of runs that are kept.
 //!
 //! ```text
 //! ROOT/web-1-1000/nightly/42-0123456789abcdef0123456789abcdef.log.gz
-//! ROOT/web-1-1000/queue+mail/k.welcome.3-0123456789abcdef0123456789abcdef.log.gz
+//! ROOT/web-1-1000/queue+mail/k.welcome.3-0123456789abcdef0123456789abcdef.fedcba98765432100123456789abcdef.log.gz
 //! ```
 
 use leasehold_core::{LeaseName, Right, Token};
@@ -30,9 +30,17 @@ pub struct RunFile {
 impl RunFile {
     /// Of the run under this token; `spool` is the path of the spool that an item is of.
     pub fn new(token: &Token, spool: Option<&str>) -> Self {
-        let name = format!("{}-{}", token.epoch, token.nonce);
         let (folder, item) = folder_of(&token.lease, spool);
-        RunFile { folder, stem: item.map_or(name.clone(), |item| format!("{item}.{name}")) }
+        let (epoch, nonce) = (token.epoch.get(), token.nonce.to_string());
+        match item {
+            Some(item) => RunFile::of_item(folder, &item, epoch, &nonce, &token.lineage.to_string()),
+            None => RunFile { folder, stem: format!("{epoch}-{nonce}") },
+        }
+    }
+
+    /// Of an attempt of an item.
+    pub fn of_item(folder: String, item: &str, epoch: u64, nonce: &str, lineage: &str) -> Self {
+        RunFile { folder, stem: format!("{item}.{epoch}-{nonce}.{lineage}") }
     }
 
     /// Below the root of a machine, or of a bucket.
@@ -40,12 +48,23 @@ impl RunFile {
         format!("{}/{}{ENDING}", self.folder, self.stem)
     }
 
-    /// The item, the epoch and the nonce that a file's name tells.
-    pub fn parse(name: &str) -> Option<(Option<&str>, u64, &str)> {
-        let (rest, nonce) = name.strip_suffix(ENDING)?.rsplit_once('-')?;
+    /// What a file's name tells.
+    pub fn parse(name: &str) -> Option<Named<'_>> {
+        let (rest, grant) = name.strip_suffix(ENDING)?.rsplit_once('-')?;
         let (item, epoch) = rest.rsplit_once('.').map_or((None, rest), |(item, epoch)| (Some(item), epoch));
-        Some((item, epoch.parse().ok()?, nonce))
+        let (nonce, lineage) = grant.split_once('.').map_or((grant, None), |(nonce, rest)| (nonce, Some(rest)));
+        Some(Named { item, epoch: epoch.parse().ok()?, nonce, lineage })
     }
+}
+
+/// Which run a file is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'a> {
+    pub item: Option<&'a str>,
+    pub epoch: u64,
+    pub nonce: &'a str,
+    /// Of an item.
+    pub lineage: Option<&'a str>,
 }
 
 /// The folder of a lease's runs; of an item's, and what it is called there.
@@ -106,7 +125,8 @@ mod tests {
             assert!(!file.folder.contains(['/', '\n', ' ']) && !file.stem.contains('/'), "{file:?}");
             let path = file.path();
             let (_, name) = path.split_once('/').unwrap();
-            assert_eq!(RunFile::parse(name), Some((item, 42, nonce)));
+            let lineage = item.map(|_| nonce);
+            assert_eq!(RunFile::parse(name), Some(Named { item, epoch: 42, nonce, lineage }));
             assert!(within(Path::new("/r"), "h-0", &path).unwrap().starts_with("/r/h-0"));
         }
         assert_ne!(spool_folder("/a/b"), spool_folder("/a_b"));

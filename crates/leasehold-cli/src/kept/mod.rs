@@ -12,7 +12,7 @@ mod writer;
 
 pub use object::Bucket;
 pub use retention::kept as files_in;
-pub use setting::{OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE, Size, Target, parse_runs};
+pub use setting::{OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE, Size, Target, check_variables, parse_runs};
 
 use crate::supervise::settlement::PATIENCE;
 use crate::supervise::{Gathered, Sink, Tail};
@@ -53,10 +53,12 @@ pub struct Keep {
 }
 
 /// What is known of a run when it has ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct RunFacts {
     pub slot: Option<Slot>,
     pub exit: Option<u8>,
+    /// Why it was ended, if it did not end by itself.
+    pub why: Option<String>,
     pub usage: Option<Usage>,
 }
 
@@ -84,11 +86,16 @@ impl Keeping {
 }
 
 impl Keep {
-    /// Ends it, and writes the record; gives its name. The lease is released by then, so this may take a moment, not more.
+    /// Whether `logs` will find something.
+    pub fn has_some(&self) -> bool {
+        self.gathered.bytes() > 0
+    }
+
+    /// Ends it, and writes the record; gives its name if it has any output. The lease is released by then, so this may take a moment, not more.
     pub async fn end(&self, coordinator: Option<&Coordinator>, facts: RunFacts) -> Option<LeaseName> {
         self.gathered.close();
         let total = self.gathered.bytes();
-        if total == 0 {
+        if total == 0 && facts.why.is_none() {
             // Nothing is worth two requests to the store.
             return None;
         }
@@ -112,6 +119,7 @@ impl Keep {
             host: leasehold_system::host::name(),
             at: Timestamp::from_millis(0),
             exit: facts.exit,
+            why: facts.why,
             usage: facts.usage,
             bytes: total,
             file: bytes.filter(|bytes| *bytes > 0).map(|_| format!("{}/{}", layout::home(), self.file.path())),
@@ -121,7 +129,7 @@ impl Keep {
         let (coordinator, ring) = (coordinator?, self.ring()?);
         let writing = leasehold_work::output::write(coordinator, &ring, &self.token, &output);
         let problem = match tokio::time::timeout(PATIENCE, writing).await {
-            Ok(Ok(name)) => return Some(name),
+            Ok(Ok(name)) => return Some(name).filter(|_| total > 0),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the store does not answer".to_owned(),
         };

@@ -4,12 +4,27 @@ use super::{Bucket, Keeping};
 use crate::config::Settings;
 use leasehold_core::{Error, Result};
 use leasehold_stores::StoreUrl;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub const OUTPUT: &str = "LEASEHOLD_OUTPUT";
 pub const OUTPUT_SIZE: &str = "LEASEHOLD_OUTPUT_SIZE";
 pub const OUTPUT_RUNS: &str = "LEASEHOLD_OUTPUT_RUNS";
+
+/// Refuses what a job says of its own output, if it is wrong.
+pub fn check_variables(env: &BTreeMap<String, String>) -> Result<()> {
+    let blame = |name: &'static str| move |e: Error| Error::new(e.kind(), format!("env `{name}`: {e}"));
+    for (name, value) in env {
+        match name.as_str() {
+            OUTPUT => drop(Target::parse(None, value).map_err(blame(OUTPUT))?),
+            OUTPUT_SIZE => drop(Size::parse(value).map_err(blame(OUTPUT_SIZE))?),
+            OUTPUT_RUNS => drop(parse_runs(value).map_err(blame(OUTPUT_RUNS))?),
+            _ => {}
+        }
+    }
+    Ok(())
+}
 
 /// Where output is kept.
 #[derive(Debug, Clone)]

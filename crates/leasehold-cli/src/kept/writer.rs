@@ -1,7 +1,8 @@
 //! The thread that writes a run's output to its file.
 //!
-//! Promise: who has output to write never waits for a disk. What the disk does not take in time is left out, and the newest
-//! stays. The first error is told once, and ends the keeping, not the run. Non-promise: a run that prints nothing has no file.
+//! Promise: who has output to write never waits for a disk. What the disk does not take in time is left out: the
+//! beginning, up to half of the bound, and the newest stay. The first error is told once, and ends the
+//! keeping, not the run. Non-promise: a run that prints nothing has no file.
 
 use super::file::Bounded;
 use super::retention;
@@ -30,12 +31,31 @@ pub struct Plan {
 
 #[derive(Debug, Default)]
 struct Pending {
+    /// The beginning of the output, as far as it is still to be written, and at which byte it begins.
+    beginning: Vec<u8>,
+    begins_at: u64,
+    /// What comes behind the beginning.
     bytes: VecDeque<u8>,
     /// At which byte of the output they begin.
     at: u64,
     is_over: bool,
     /// Nobody takes any more.
     is_given_up: bool,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.beginning.is_empty() && self.bytes.is_empty()
+    }
+
+    /// Takes what is there: stretches, each with the byte of the output at which it begins.
+    fn take(&mut self) -> Vec<(u64, VecDeque<u8>)> {
+        let beginning = (self.begins_at, VecDeque::from(std::mem::take(&mut self.beginning)));
+        let rest = (self.at, std::mem::take(&mut self.bytes));
+        self.begins_at += beginning.1.len() as u64;
+        self.at += rest.1.len() as u64;
+        [beginning, rest].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +74,10 @@ impl Shared {
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
+    /// How much of what is behind the beginning may wait for the disk.
     limit: usize,
+    /// How much of the beginning is still to come.
+    beginning: usize,
 }
 
 impl Writer {
@@ -62,14 +85,16 @@ impl Writer {
     /// not be kept.
     pub fn start(plan: Plan) -> io::Result<(Self, oneshot::Receiver<u64>)> {
         let shared = Arc::new(Shared::default());
-        let writer = Writer { shared: shared.clone(), limit: usize::try_from(plan.limit).unwrap_or(usize::MAX) };
+        let limit = usize::try_from(plan.limit).unwrap_or(usize::MAX);
+        let writer = Writer { shared: shared.clone(), limit, beginning: limit / 2 };
         let (done, is_done) = oneshot::channel();
         std::thread::Builder::new().name("output".into()).spawn(move || {
             let written = write(&shared, &plan);
             if written.is_err() {
+                give_up(&plan);
                 let mut pending = shared.lock();
                 pending.is_given_up = true;
-                pending.bytes = VecDeque::new();
+                (pending.beginning, pending.bytes) = (Vec::new(), VecDeque::new());
             }
             match written {
                 Ok(bytes) => drop(done.send(bytes)),
@@ -86,6 +111,10 @@ impl Sink for Writer {
         if pending.is_given_up {
             return;
         }
+        let (first, bytes) = bytes.split_at(bytes.len().min(self.beginning));
+        self.beginning -= first.len();
+        pending.beginning.extend(first);
+        pending.at += first.len() as u64;
         pending.bytes.extend(bytes);
         let surplus = pending.bytes.len().saturating_sub(self.limit);
         pending.bytes.drain(..surplus);
@@ -101,33 +130,38 @@ impl Drop for Writer {
     }
 }
 
+/// What there is of it stays, unless that is nothing. Older runs go, as after any: they may be what fills the disk.
+fn give_up(plan: &Plan) {
+    if std::fs::metadata(&plan.path).is_ok_and(|metadata| metadata.len() == 0) {
+        retention::remove(&plan.path);
+    }
+    retention::apply(&plan.path, plan.runs);
+}
+
 fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
     let mut file: Option<Bounded> = None;
     // When the first byte was written that nobody can see yet.
     let mut unseen: Option<Moment> = None;
     let mut end = 0;
     loop {
-        let (at, bytes, is_over) = {
-            let wait = |pending: &mut Pending| pending.bytes.is_empty() && !pending.is_over;
+        let (stretches, is_over) = {
+            let wait = |pending: &mut Pending| pending.is_empty() && !pending.is_over;
             let waited = shared.changed.wait_timeout_while(shared.lock(), FLUSHED_WITHIN, wait);
             let mut pending = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let bytes = std::mem::take(&mut pending.bytes);
-            let at = pending.at;
-            pending.at += bytes.len() as u64;
-            (at, bytes, pending.is_over)
+            (pending.take(), pending.is_over)
         };
-        if !bytes.is_empty() {
+        for (at, bytes) in &stretches {
             end = at + bytes.len() as u64;
             let file = match &mut file {
                 Some(file) => file,
                 none => none.insert(Bounded::create(plan.path.clone(), plan.limit)?),
             };
             let (first, second) = bytes.as_slices();
-            file.write(at, first)?;
+            file.write(*at, first)?;
             file.write(at + first.len() as u64, second)?;
             unseen.get_or_insert_with(|| SystemClock.now());
         }
-        let is_due = unseen.is_some_and(|since| bytes.is_empty() || SystemClock.now() >= since + FLUSHED_WITHIN);
+        let is_due = unseen.is_some_and(|since| stretches.is_empty() || SystemClock.now() >= since + FLUSHED_WITHIN);
         if let Some(file) = file.as_mut().filter(|_| is_due) {
             file.flush()?;
             unseen = None;
@@ -139,5 +173,30 @@ fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
             }
             return Ok(end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kept::file;
+
+    #[test]
+    fn however_fast_it_comes_the_beginning_and_the_end_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.log.gz");
+        let warn = Box::new(|error: &io::Error| panic!("{error}"));
+        let (mut writer, done) = Writer::start(Plan { path: path.clone(), limit: 4_096, runs: 10, warn }).unwrap();
+        let text: Vec<u8> = (0..10_000).flat_map(|number| format!("{number:05}\n").into_bytes()).collect();
+        // At once, while nobody takes any of it.
+        let (few, many) = text.split_at(100);
+        writer.write(few);
+        writer.write(many);
+        drop(writer);
+        assert_eq!(done.blocking_recv().unwrap(), text.len() as u64);
+        let kept = file::read(&path).unwrap();
+        assert_eq!(kept[0], (0, text[..2_048].to_vec()));
+        let (at, last) = kept.last().unwrap();
+        assert_eq!(&text[usize::try_from(*at).unwrap()..], last);
     }
 }

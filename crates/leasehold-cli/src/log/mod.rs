@@ -2,10 +2,12 @@
 //!
 //! Promise: a line is written in one piece, and names what it is about in its message; the fields say the same to machines.
 //! Without `--log` the events of drivers are never shown: they may hold what is secret. Non-promise: a line that standard
-//! error does not take is dropped.
+//! error does not take, or not in time, is dropped.
 
+mod stderr;
 mod subject;
 
+pub use stderr::finish;
 pub use subject::{Subject, about, refine, subject};
 
 use crate::args::{Cli, Common, ScheduleVerb, Verb};
@@ -13,7 +15,6 @@ use crate::config::{self, Settings};
 use leasehold_core::{Error, Result};
 use serde_json::Value;
 use std::fmt;
-use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -80,6 +81,8 @@ impl Levels {
             Verb::Work(_) => true,
             #[cfg(feature = "http")]
             Verb::Proxy(_) => true,
+            #[cfg(feature = "server")]
+            Verb::Serve(_) => true,
             _ => return Levels::by_hand(),
         };
         let level = if tells { LevelFilter::INFO } else { LevelFilter::WARN };
@@ -123,8 +126,8 @@ impl std::str::FromStr for Levels {
 }
 
 fn wrong_levels(text: &str) -> Error {
-    let form = "use off, error, warn, info, debug or trace, or several with a comma between them, each but one for a target, \
-                such as `info,hyper=debug`";
+    let form = "use off, error, warn, info, debug or trace; for the events of a library add LIBRARY=LEVEL after a comma, such as \
+                `info,hyper=debug`";
     Error::invalid("log level", text, form)
 }
 
@@ -230,7 +233,7 @@ impl Subscriber for Lines {
             Format::Text => said.text(subject.as_ref()),
             Format::Json => said.json(subject, event.metadata()),
         };
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        stderr::write(line.as_bytes());
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -244,6 +247,18 @@ impl Subscriber for Lines {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+/// The line that says how many were dropped.
+fn dropped(count: u64) -> String {
+    let message = format!("{count} lines were dropped here: standard error was not read");
+    match format() {
+        Format::Text => format!("leasehold: {message}\n"),
+        Format::Json => {
+            let (time, message) = (wall_time(), Value::from(message));
+            format!("{{\"time\":\"{time}\",\"level\":\"warn\",\"message\":{message}}}\n")
+        }
+    }
 }
 
 /// What an event says.

@@ -1,5 +1,6 @@
 //! Every family there is, and how it is filled. docs/metrics.md has the same list, for people.
 
+use super::More;
 use super::exposition::Shape::{Counter, Gauge, Histogram};
 use super::exposition::{Exposition, Family, seconds};
 use super::snapshot::Snapshot;
@@ -10,7 +11,7 @@ use leasehold_work::schedule::Job;
 use leasehold_work::tally::Tally;
 use std::sync::Arc;
 
-const fn family(name: &'static str, shape: super::exposition::Shape, help: &'static str) -> Family {
+pub const fn family(name: &'static str, shape: super::exposition::Shape, help: &'static str) -> Family {
     Family { name, shape, help }
 }
 
@@ -69,6 +70,7 @@ pub struct Own<'a> {
     pub store: Option<&'static str>,
     pub requests: &'a Requests,
     pub jobs: &'a [Arc<Job>],
+    pub more: Option<&'a dyn More>,
 }
 
 /// All of it as text; without a snapshot, what can be said without the store.
@@ -86,6 +88,9 @@ pub fn text(own: &Own<'_>, found: Option<&Snapshot>) -> String {
         for operation in Requests::OPERATIONS {
             requests.add_all(&[("store", store), ("operation", operation)], &own.requests.of(operation), REQUESTS);
         }
+    }
+    if let Some(more) = own.more {
+        more.write(&mut text);
     }
     text.into_text()
 }
@@ -160,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_family_is_begun_once_and_described() {
-        let own = Own { store: Some("memory"), requests: &Requests::default(), jobs: &[] };
+        let own = Own { store: Some("memory"), requests: &Requests::default(), jobs: &[], more: None };
         let text = text(&own, Some(&Snapshot::default()));
         for family in ALL {
             let begun = text.lines().filter(|line| line.starts_with(&format!("# TYPE {} ", family.name))).count();

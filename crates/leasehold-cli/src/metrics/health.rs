@@ -3,9 +3,9 @@
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, migration};
 use leasehold_server::status::Page;
+use leasehold_system::sync::Mutex;
 use leasehold_work::spool::Presence;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often the store is looked at, and how long it may take to answer.
@@ -36,24 +36,24 @@ impl Default for Health {
 impl Health {
     /// From now on nothing new is taken on.
     pub fn drain(&self) {
-        *self.draining.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.draining.lock() = true;
     }
 
     /// Looks, and looks again, for as long as it is polled.
     pub async fn watch(&self, place: &Place) {
         loop {
             let found = look(place).await;
-            *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            *self.found.lock() = found;
             SystemClock.sleep_until(SystemClock.now() + LOOK).await;
         }
     }
 
     /// Whether it would take on work.
     pub fn page(&self) -> Page {
-        if *self.draining.lock().unwrap_or_else(PoisonError::into_inner) {
+        if *self.draining.lock() {
             return Page::plain(false, "not ready: draining, nothing new is begun\n");
         }
-        match &*self.found.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.found.lock() {
             Ok(()) => Page::plain(true, "ready\n"),
             Err(why) => Page::plain(false, format!("not ready: {why}\n")),
         }

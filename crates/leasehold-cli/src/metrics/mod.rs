@@ -1,4 +1,4 @@
-//! Numbers and health of a running scheduler or worker, for machines that ask.
+//! Numbers and health of a running scheduler, worker or server, for machines that ask.
 //!
 //! Promise: what is counted comes from the store, so that every process on it shows the same totals; a store that does not
 //! answer leaves out its numbers, and nothing else. Nobody who asks makes the store work more than once in [`FRESH`].
@@ -7,10 +7,15 @@
 mod exposition;
 mod families;
 mod health;
+#[cfg(feature = "server")]
+mod server;
 mod snapshot;
 
+pub use exposition::Exposition;
 pub use families::{Own, states, text};
 pub use health::Place;
+#[cfg(feature = "server")]
+pub use server::Served;
 pub use snapshot::{Snapshot, all_counters, queue_names};
 
 use crate::context::Context;
@@ -21,10 +26,11 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::measured::Requests;
 use leasehold_core::{NamePattern, Result};
 use leasehold_server::status::{Page, Pages};
+use leasehold_system::sync::Mutex;
 use leasehold_work::schedule::Job;
 use leasehold_work::spool::Spool;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
@@ -46,11 +52,22 @@ pub struct Monitor {
     patterns: Vec<NamePattern>,
     jobs: Mutex<Vec<Arc<Job>>>,
     taken: AsyncMutex<Option<(Moment, Arc<Snapshot>)>>,
+    more: Option<Box<dyn More>>,
+}
+
+/// Numbers that one verb has of its own.
+pub trait More: std::fmt::Debug + Send + Sync {
+    fn write(&self, text: &mut Exposition);
 }
 
 impl Monitor {
     /// Listens, if the settings name an address, and says where. An address that is taken is an error.
     pub async fn start(context: &Context, place: Place) -> Result<Option<Arc<Self>>> {
+        Monitor::start_with(context, place, None).await
+    }
+
+    /// The same with more numbers.
+    pub async fn start_with(context: &Context, place: Place, more: Option<Box<dyn More>>) -> Result<Option<Arc<Self>>> {
         let settings = context.settings()?;
         let Some(address) = settings.metrics.value else { return Ok(None) };
         let listener = address.listen().await?;
@@ -62,6 +79,7 @@ impl Monitor {
             patterns: settings.metrics_leases.value.clone(),
             jobs: Mutex::default(),
             taken: AsyncMutex::default(),
+            more,
         });
         let watching = monitor.clone();
         tokio::spawn(async move { watching.health.watch(&watching.place).await });
@@ -71,7 +89,7 @@ impl Monitor {
 
     /// These are the jobs from now on.
     pub fn schedule(&self, jobs: &[Arc<Job>]) {
-        *self.jobs.lock().unwrap_or_else(PoisonError::into_inner) = jobs.to_vec();
+        *self.jobs.lock() = jobs.to_vec();
     }
 
     /// From now on nothing new is taken on.
@@ -90,12 +108,12 @@ impl Monitor {
 
     async fn metrics(&self) -> Page {
         let found = self.snapshot().await;
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let jobs = self.jobs.lock().clone();
         let store = match &self.place {
             Place::Store(coordinator) => Some(coordinator.store().capabilities().name),
             Place::Spool(_) => None,
         };
-        let own = Own { store, requests: &self.requests, jobs: &jobs };
+        let own = Own { store, requests: &self.requests, jobs: &jobs, more: self.more.as_deref() };
         Page { is_well: true, kind: exposition::KIND, text: text(&own, found.as_deref()) }
     }
 

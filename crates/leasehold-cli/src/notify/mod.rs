@@ -7,13 +7,15 @@
 mod table;
 mod target;
 
-pub use table::{NotifyTable, NotifyTables};
+pub use table::{NotifyTables, Told};
 pub use target::Target;
 
+use crate::config::{Settings, Source};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Coordinator, Error, Event, LeaseName, Result, Ttl};
-use leasehold_work::notify::{Board, Cause, Channel, Detail, Facts, Notice, Rule, Subject};
-use leasehold_work::queue::{Claimed, Claimer, ItemGrant, Queue, Reason};
+use leasehold_core::item::State;
+use leasehold_core::{Coordinator, Error, Event, Kind, LeaseName, Result, Timestamp, Ttl};
+use leasehold_work::notify::{Board, Cause, Channel, Detail, Facts, Notice, Place, Subject};
+use leasehold_work::queue::{Claimed, Claimer, Item, ItemGrant, ItemId, Queue, Reason};
 use leasehold_work::spool::Spool;
 use leasehold_work::tally::DeadLetter;
 use std::sync::Arc;
@@ -27,8 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one delivery may take, and for how long it is claimed.
 const DELIVERY: Duration = Duration::from_secs(10);
 const CLAIM: Duration = Duration::from_secs(20);
-/// What is left of a short time for saying how a delivery went.
+/// How soon it is looked again whether the message before has arrived, once it may have.
+const IN_TURN: Duration = Duration::from_millis(500);
+/// How many reminders that were replaced are looked through for what comes before them.
+const MOST_WITHDRAWN: usize = 1_000;
+/// What is left of a short time for saying how a delivery went, and the least that a delivery is given.
 const LAST_WORD: Duration = Duration::from_millis(500);
+const LEAST: Duration = Duration::from_secs(1);
 /// How often whoever stays looks for messages, and at everything.
 const LOOK: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(10);
@@ -48,13 +55,13 @@ pub struct Notifier {
 
 impl Notifier {
     /// By these rules; none if there are none.
-    pub fn new(coordinator: &Coordinator, rules: Vec<(Rule, Target)>) -> Option<Self> {
+    pub fn new(coordinator: &Coordinator, rules: Vec<Told>, place: Place) -> Option<Self> {
         if rules.is_empty() {
             return None;
         }
         let targets = rules.iter().map(|(rule, target)| (rule.channel.clone(), target.clone())).collect();
         let rules = rules.into_iter().map(|(rule, _)| rule).collect();
-        Some(Notifier { board: Board::new(coordinator.clone(), rules), targets: Arc::new(targets) })
+        Some(Notifier { board: Board::new(coordinator.clone(), rules, place), targets: Arc::new(targets) })
     }
 
     /// Judges how a lease stands now, after a run of it that this machine knows more of.
@@ -74,11 +81,11 @@ impl Notifier {
         if !Subject::is_told_of(lease) || !self.board.watches(&subject) {
             return Ok(());
         }
-        let mut facts = Facts::of_lease(&seen.record, seen.now).with_detail(detail);
+        let mut facts = self.board.facts(lease, &seen).await?.with_detail(detail);
         if self.board.rules().iter().any(|rule| rule.on.has(Cause::Fenced)) {
             facts = facts.with_fenced(coordinator.counters(lease).await?.get(Event::Fenced), refused);
         }
-        self.board.judge(&subject, &self.board.with_output(lease, facts).await).await
+        self.board.judge(&subject, &facts).await
     }
 
     /// Judges a queue or a spool of which an item became a dead letter.
@@ -91,13 +98,13 @@ impl Notifier {
         self.board.sweep().await
     }
 
-    /// Delivers what waits, for so long at most.
-    pub async fn deliver_for(&self, limit: Duration) {
-        let until = SystemClock.now() + limit;
+    /// Delivers what waits, until then at most.
+    pub async fn deliver_until(&self, until: Moment) {
         let all = self.targets.iter().map(|(channel, target)| async move {
             let _ = self.deliver(channel, target, until).await;
         });
-        let _ = tokio::time::timeout(limit, futures_all(all)).await;
+        let left = until.saturating_since(SystemClock.now());
+        let _ = tokio::time::timeout(left, futures_all(all)).await;
     }
 
     /// Delivers, and looks for what nobody told of, until it is dropped.
@@ -117,7 +124,8 @@ impl Notifier {
         let mut trouble = None;
         loop {
             let delivered = self.deliver(channel, target, SystemClock.now() + CLAIM).await;
-            say_once(&mut trouble, "cannot deliver notifications", delivered);
+            let what = format!("cannot deliver notifications of channel `{}`", channel.as_str());
+            say_once(&mut trouble, &what, delivered);
             if SystemClock.now() >= purge {
                 purge = SystemClock.now() + PURGE;
                 if let Ok(queue) = self.board.queue(channel) {
@@ -149,7 +157,7 @@ impl Notifier {
         let mut claimer = Claimer::new(queue.clone(), None, Ttl::new(CLAIM)?)?;
         loop {
             let left = until.saturating_since(SystemClock.now());
-            if left <= LAST_WORD {
+            if left <= LAST_WORD + LEAST {
                 return Ok(());
             }
             let grant = match claimer.claim().await? {
@@ -157,25 +165,77 @@ impl Notifier {
                 Claimed::Nothing { .. } => return Ok(()),
             };
             let left = until.saturating_since(SystemClock.now());
-            deliver_one(&queue, &grant, target, left.saturating_sub(LAST_WORD).min(DELIVERY)).await?;
+            let limit = left.saturating_sub(LAST_WORD).min(DELIVERY);
+            deliver_one(&queue, &grant, channel, target, limit).await?;
         }
     }
 }
 
-async fn deliver_one(queue: &Queue, grant: &ItemGrant, target: &Target, limit: Duration) -> Result<()> {
+async fn deliver_one(
+    queue: &Queue,
+    grant: &ItemGrant,
+    channel: &Channel,
+    target: &Target,
+    limit: Duration,
+) -> Result<()> {
     let Ok(notice) = serde_json::from_slice::<Notice>(grant.item().payload.bytes()) else {
         let why = Reason::lossy("it is no notification", "it is no notification");
         return queue.fail(grant, why, None, true).await.map(drop);
     };
+    if let Some(wait) = wait_for_earlier(queue, &notice).await? {
+        return queue.postpone(grant, wait).await.map(drop);
+    }
     match target.deliver(&notice, limit).await {
         Ok(()) => queue.complete(grant, None, Vec::new()).await.map(drop),
         Err(NotTaken { error, is_final, retry_in }) => {
-            let again = if is_final { "; it is given up" } else { "; it will be retried" };
-            let (id, name) = (&notice.id, notice.name());
-            tracing::warn!(lease = name, item = %id, %error, "notification {id} was not delivered{again}: {error}");
-            queue.fail(grant, Reason::lossy(&error.to_string(), "not delivered"), retry_in, is_final).await.map(drop)
+            let item = grant.item();
+            let is_last = is_final || item.tried >= item.attempts.most;
+            let again = if is_last { "; it is given up" } else { "; it will be retried" };
+            let (id, name, channel) = (&notice.id, notice.name(), channel.as_str());
+            tracing::warn!(
+                lease = name, item = %id, channel, %error,
+                "notification {id} about `{name}` was not delivered to channel `{channel}`{again}: {error}"
+            );
+            queue
+                .fail(grant, Reason::lossy(&error.to_string(), "not delivered"), pause(item, retry_in), is_final)
+                .await
+                .map(drop)
         }
     }
+}
+
+/// How long until the next try. A receiver may ask for more time, never for less: otherwise it would use up all tries while it
+/// restarts.
+fn pause(item: &Item, asked: Option<Duration>) -> Option<Duration> {
+    asked.map(|asked| asked.max(item.attempts.pause(item.tried)))
+}
+
+/// How long a message waits for the one before it about the same name: otherwise it would be heard that a job is back, and then
+/// that it is down. None if that one has arrived, or never will.
+async fn wait_for_earlier(queue: &Queue, notice: &Notice) -> Result<Option<Duration>> {
+    let mut after = notice.after.clone();
+    for _ in 0..MOST_WITHDRAWN {
+        let Some(key) = after.take().and_then(|after| after.parse().ok()) else { return Ok(None) };
+        let seen = match queue.inspect(&ItemId::keyed(&key)).await {
+            // It was delivered, and removed since.
+            Err(error) if error.kind() == Kind::Invalid => return Ok(None),
+            seen => seen?,
+        };
+        match seen.item.state {
+            State::Ready => {
+                let due = seen.item.due.map_or(Duration::ZERO, |due| due.saturating_since(seen.now));
+                return Ok(Some(due + IN_TURN));
+            }
+            State::Claimed(_) => return Ok(Some(IN_TURN)),
+            // A reminder that a newer one has replaced: what it waited for comes first.
+            State::Cancelled { .. } => {
+                let withdrawn: Option<Notice> = serde_json::from_slice(seen.item.payload.bytes()).ok();
+                after = withdrawn.and_then(|withdrawn| withdrawn.after);
+            }
+            State::Done { .. } | State::Dead { .. } | State::Purged { .. } => return Ok(None),
+        }
+    }
+    Ok(None)
 }
 
 /// What is looked at in the background.
@@ -197,6 +257,21 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.0.iter().for_each(|task| task.abort());
     }
+}
+
+/// Sends a test event to a channel, once.
+pub async fn try_out(channel: &Channel, target: &Target) -> Result<()> {
+    let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+    let notice = Notice::test(channel, &leasehold_system::host::name(), now);
+    target.deliver(&notice, DELIVERY).await.map_err(|NotTaken { error, .. }| error)
+}
+
+/// Where the store is, for whoever reads a message on another machine. A password is not said.
+pub fn place(settings: &Settings) -> Place {
+    let store = &settings.store;
+    let is_default = matches!(store.source, Source::Default);
+    let shown = (!is_default).then(|| store.value.to_string());
+    Place { store: shown, host: Some(leasehold_system::host::name()), is_local: store.value.path().is_some() }
 }
 
 /// Judges in a time that nobody minds; what could not be judged is found by whoever looks next.
@@ -226,4 +301,23 @@ async fn futures_all(all: impl Iterator<Item = impl Future<Output = ()>>) {
         if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use leasehold_core::Lineage;
+    use leasehold_work::queue::{Attempts, Payload, Priority};
+
+    #[test]
+    fn a_receiver_that_asks_for_little_time_does_not_use_up_the_tries() {
+        let (now, attempts) = (Timestamp::from_millis(1), Attempts { most: 30, backoff_ms: 5_000 });
+        let payload = Payload::new("x").unwrap();
+        let mut item = Item::new(Lineage::random(), payload, Priority::default(), attempts, now, None);
+        item.tried = 3;
+        assert_eq!(pause(&item, None), None, "the queue's own pauses");
+        assert_eq!(pause(&item, Some(Duration::from_secs(1))), Some(Duration::from_secs(20)));
+        assert_eq!(pause(&item, Some(Duration::from_secs(600))), Some(Duration::from_secs(600)));
+    }
 }

@@ -5,16 +5,18 @@
 
 use super::target::{Target, Webhook};
 use crate::outbound;
-use leasehold_core::{Error, Kind, NamePattern, Result, parse_duration};
+use crate::toml_text::{RawTables, read_table};
+use leasehold_core::secret::WebUrl;
+use leasehold_core::{Error, Kind, NamePattern, Result, parse_duration, printable};
 use leasehold_work::notify::{Cause, Channel, Rule};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A table as it is written.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct NotifyTable {
+struct NotifyTable {
     name: Option<String>,
     on: Vec<String>,
     jobs: Vec<String>,
@@ -29,48 +31,102 @@ pub struct NotifyTable {
     secret_env: Option<String>,
 }
 
-impl std::fmt::Debug for NotifyTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A webhook's URL is a secret as often as not.
-        f.debug_struct("NotifyTable").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+/// A rule, and how its channel is told.
+pub type Told = (Rule, Target);
 
 /// The tables of a file, and where that is.
 #[derive(Debug, Clone, Default)]
 pub struct NotifyTables {
-    pub tables: Vec<NotifyTable>,
+    pub tables: RawTables,
     pub file: PathBuf,
 }
 
 impl NotifyTables {
-    /// The rules, and how each channel is told.
-    pub fn read(&self) -> Result<Vec<(Rule, Target)>> {
-        let folder = self.file.parent().unwrap_or(Path::new(""));
-        let mut read: Vec<(Rule, Target)> = Vec::with_capacity(self.tables.len());
-        for (table, number) in self.tables.iter().zip(1..) {
-            let place =
-                table.name.clone().map_or_else(|| format!("notify {number}"), |name| format!("notify `{name}`"));
+    /// The rules, and how each channel is told, if all of them are right.
+    pub fn read(&self) -> Result<Vec<Told>> {
+        let (read, wrong) = self.read_each();
+        wrong.into_iter().next().map_or(Ok(read), Err)
+    }
+
+    /// The same, if the programs that they name are here too.
+    pub fn check(&self) -> Result<Vec<Told>> {
+        let told = self.read()?;
+        let file = self.file.display();
+        for (rule, target) in &told {
             let blame = |e: Error| {
-                let place = format!("invalid settings `{}`: {place}", self.file.display());
-                Error::new(e.kind(), format!("{place}: {e}"))
+                let channel = rule.channel.as_str();
+                Error::new(e.kind(), format!("invalid settings `{file}`: notify `{channel}`: {e}"))
             };
-            let (rule, target) = parse(table, folder).map_err(blame)?;
-            if read.iter().any(|(other, _)| other.channel == rule.channel) {
-                let message = "there is another of this name, or with this target; give each a `name` of its own";
-                return Err(blame(Error::new(Kind::Invalid, message)));
-            }
-            read.push((rule, target));
+            target.check().map_err(blame)?;
         }
-        Ok(read)
+        Ok(told)
+    }
+
+    /// The rules of the tables that are right; of the others a line says what is wrong. Nobody is told by those.
+    pub fn read_or_say(&self) -> Vec<Told> {
+        let (read, wrong) = self.read_each();
+        for error in wrong {
+            tracing::warn!(%error, "{error}; nobody is told by this table");
+        }
+        read
+    }
+
+    /// The rules of the tables that are right, and what is wrong with the others.
+    pub fn read_each(&self) -> (Vec<Told>, Vec<Error>) {
+        let folder = self.file.parent().unwrap_or(Path::new(""));
+        let file = self.file.display();
+        let tables = match self.tables.value() {
+            None => return (Vec::new(), Vec::new()),
+            Some(toml::Value::Array(tables)) => tables.as_slice(),
+            Some(_) => {
+                let message =
+                    format!("invalid settings `{file}`: `notify` is a list of tables; begin each with [[notify]]");
+                return (Vec::new(), vec![Error::new(Kind::Invalid, message)]);
+            }
+        };
+        let (mut read, mut wrong): (Vec<Told>, Vec<Error>) = (Vec::with_capacity(tables.len()), Vec::new());
+        for (table, number) in tables.iter().zip(1..) {
+            let place = called(table, number);
+            let blame = |e: Error| Error::new(e.kind(), format!("invalid settings `{file}`: {place}: {e}"));
+            match one(table, folder) {
+                Ok((rule, _)) if read.iter().any(|(other, _)| other.channel == rule.channel) => {
+                    let message = "there is another of this name, or with this target; give each a `name` of its own";
+                    wrong.push(blame(Error::new(Kind::Invalid, message)));
+                }
+                Ok(told) => read.push(told),
+                Err(error) => wrong.push(blame(error)),
+            }
+        }
+        (read, wrong)
     }
 }
 
-fn parse(table: &NotifyTable, folder: &Path) -> Result<(Rule, Target)> {
+/// How a table is called in messages, right or wrong: by its name, or by its number and what may be seen of where it delivers to.
+fn called(table: &toml::Value, number: usize) -> String {
+    let text = |field: &str| table.get(field).and_then(toml::Value::as_str);
+    if let Some(name) = text("name") {
+        return format!("notify `{}`", printable(name));
+    }
+    let program = table.get("command").and_then(|words| words.get(0)).and_then(toml::Value::as_str);
+    // What is no URL may be a secret in the wrong place.
+    let url: Option<WebUrl> = text("webhook").and_then(|url| url.parse().ok());
+    match (program, url) {
+        (Some(program), _) => format!("notify {number} (command {})", printable(program)),
+        (None, Some(url)) => format!("notify {number} (webhook to {})", url.host()),
+        (None, None) => format!("notify {number}"),
+    }
+}
+
+fn one(table: &toml::Value, folder: &Path) -> Result<Told> {
+    let table: NotifyTable = read_table(table)?;
+    parse(&table, folder)
+}
+
+fn parse(table: &NotifyTable, folder: &Path) -> Result<Told> {
     let target = target(table, folder)?;
     let channel = match &table.name {
         Some(name) => name.parse()?,
-        None => Channel::of_target(&target.identity()),
+        None => Channel::of_target(&target.word(), &target.identity()),
     };
     if table.on.is_empty() {
         let known = Cause::ALL.map(Cause::as_str).join(", ");

@@ -3,13 +3,14 @@
 //! Promise: it is over by the time that was given; whatever was not clearly taken is an error, and may have arrived.
 
 use crate::outbound::{self, Letter, WebhookSecret, webhook_headers};
+use crate::supervise::{Ended, Errand};
 use leasehold_core::secret::WebUrl;
 use leasehold_core::{Error, Kind, Result};
 use leasehold_work::notify::Notice;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
 
 /// Where a message goes.
 #[derive(Debug, Clone)]
@@ -43,8 +44,46 @@ impl From<Error> for NotTaken {
     }
 }
 
+impl std::fmt::Display for Target {
+    /// As people may see it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            // Its arguments may hold what is secret.
+            Target::Command { words, .. } => {
+                let rest = if words.len() > 1 { " …" } else { "" };
+                write!(f, "command {}{rest}", words.first().map_or("", String::as_str))
+            }
+            Target::Webhook(webhook) => write!(f, "webhook {}", webhook.url),
+        }
+    }
+}
+
 impl Target {
-    /// What a channel without a name of its own is known by.
+    /// Refuses a program that cannot be found on this machine.
+    pub fn check(&self) -> Result<()> {
+        let Target::Command { words, folder } = self else { return Ok(()) };
+        let Some(program) = words.first() else { return Ok(()) };
+        let search = std::env::var_os("PATH").unwrap_or_default();
+        let (found, place) = match program.contains('/') {
+            true => (is_program(&folder.join(program)), format!("from folder `{}`", folder.display())),
+            false => (std::env::split_paths(&search).any(|place| is_program(&place.join(program))), "in PATH".into()),
+        };
+        let message = || format!("field `command`: there is no program `{program}` {place}");
+        if found { Ok(()) } else { Err(Error::new(Kind::Unsupported, message())) }
+    }
+
+    /// What it is in a word that people may see: `webhook-hooks.example.com`, `command-page.sh`.
+    pub fn word(&self) -> String {
+        match self {
+            Target::Command { words, .. } => {
+                let program = words.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+                format!("command-{}", program.display())
+            }
+            Target::Webhook(webhook) => format!("webhook-{}", webhook.url.host()),
+        }
+    }
+
+    /// What tells a channel without a name of its own from any other. It may be secret.
     pub fn identity(&self) -> String {
         match self {
             Target::Command { words, .. } => words.join("\0"),
@@ -80,40 +119,30 @@ impl Webhook {
     }
 }
 
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
 async fn run(words: &[String], folder: &std::path::Path, notice: &Notice, limit: Duration) -> Result<()> {
     let event = notice.body.to_string();
-    let Some((program, arguments)) = words.split_first() else { return Ok(()) };
-    let cannot = |e: std::io::Error| Error::unavailable(format!("cannot run `{program}`"), e);
-    let mut command = tokio::process::Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
-    if folder.is_dir() {
-        command.current_dir(folder);
-    }
+    let Some(program) = words.first() else { return Ok(()) };
     // It is not the run that it is told of.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEASEHOLD_")) {
-        command.env_remove(name);
-    }
-    command.env("LEASEHOLD_EVENT", &event).env("LEASEHOLD_EVENT_ID", &notice.id);
-    command.env("LEASEHOLD_EVENT_TYPE", notice.kind()).env("LEASEHOLD_EVENT_NAME", notice.name());
-    command.env("LEASEHOLD_EVENT_TEXT", notice.text());
-    let mut child = command.spawn().map_err(cannot)?;
-    let mut input = child.stdin.take();
-    let running = async {
-        if let Some(input) = &mut input {
-            // Whoever does not read it has it in the environment.
-            let _ = input.write_all(event.as_bytes()).await;
-        }
-        drop(input.take());
-        child.wait().await.map_err(cannot)
-    };
-    match tokio::time::timeout(limit, running).await {
-        Ok(status) => match status? {
-            status if status.success() => Ok(()),
-            status => Err(Error::new(Kind::Unavailable, format!("`{program}` ended with {status}"))),
-        },
-        Err(_) => {
-            let limit = leasehold_core::format_duration(limit);
-            Err(Error::new(Kind::Unavailable, format!("`{program}` had not ended after {limit}")))
-        }
+    let environment = vec![
+        ("LEASEHOLD_EVENT", event.clone()),
+        ("LEASEHOLD_EVENT_ID", notice.id.clone()),
+        ("LEASEHOLD_EVENT_TYPE", notice.kind().to_owned()),
+        ("LEASEHOLD_EVENT_NAME", notice.name().to_owned()),
+        ("LEASEHOLD_EVENT_TEXT", notice.text().to_owned()),
+    ];
+    let words = words.iter().map(OsString::from).collect();
+    let folder = folder.is_dir().then(|| folder.to_path_buf());
+    let errand = Errand { words, folder, environment, input: event.into_bytes() };
+    let failed = |how: String| Err(Error::new(Kind::Unavailable, format!("`{program}` {how}")));
+    match errand.run(limit).await {
+        Ok(Some(Ended::Exited(0))) => Ok(()),
+        Ok(Some(Ended::NotStarted(trouble))) => failed(format!("cannot be run: {trouble}")),
+        Ok(Some(ended)) => failed(format!("ended with {ended}")),
+        Ok(None) => failed(format!("had not ended after {}, and was ended", leasehold_core::format_duration(limit))),
+        Err(error) => failed(format!("cannot be run: {error}")),
     }
 }

@@ -7,9 +7,10 @@
 use super::evidence::Evidence;
 use super::lines::{End, Lines};
 use super::tail::{Tail, TailBuffer};
+use leasehold_system::sync::Mutex;
 use std::os::fd::OwnedFd;
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
@@ -166,7 +167,7 @@ impl Gathered {
     }
 
     fn add(&self, stream: Stream, piece: &[u8], end: End) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         let mut bytes = Vec::with_capacity(piece.len() + 2);
         if inner.open.is_some_and(|open| open != stream) {
             bytes.push(b'\n');
@@ -190,21 +191,17 @@ impl Gathered {
 
     /// The last lines so far.
     pub fn tail(&self) -> Tail {
-        self.lock().tail.tail()
+        self.0.lock().tail.tail()
     }
 
     /// How many bytes there were.
     pub fn bytes(&self) -> u64 {
-        self.lock().bytes
+        self.0.lock().bytes
     }
 
     /// Nothing more will come.
     pub fn close(&self) {
-        self.lock().sink = None;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().sink = None;
     }
 }
 

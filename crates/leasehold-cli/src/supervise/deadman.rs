@@ -17,8 +17,8 @@
 //! supervisor are killed in the same instant, nobody is left to do it; and nobody can kill another user's process, or
 //! one that waits for a disk that does not answer. The guards still hold.
 
+use super::deadlines::Deadlines;
 use super::signals::PASSED_ON;
-use super::windows::Windows;
 use super::wire::{self, Order, Outbox, Report};
 use crate::{private_folder, run_context};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -97,7 +97,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
 
 struct DeadMan {
     tree: Rc<Tree>,
-    windows: Windows,
+    deadlines: Deadlines,
     trust_until: Moment,
     main: Pid,
     /// How the command ended, once it has.
@@ -118,10 +118,10 @@ async fn watch(arguments: Arguments, mut tree: Tree, channel: StdUnixStream) -> 
     let mut command = Command::new(&arguments.command[0]);
     command.args(&arguments.command[1..]).process_group(0);
     // Without the lease there is nothing to run.
-    let Some((trust_until, windows)) = wait_to_begin(&mut orders, &mut command).await else { return Ok(()) };
+    let Some((trust_until, deadlines)) = wait_to_begin(&mut orders, &mut command).await else { return Ok(()) };
     let context = command.get_envs().find(|(name, _)| *name == run_context::VARIABLE).and_then(|(_, path)| path);
     let context = context.map(PathBuf::from);
-    if SystemClock.now() >= windows.term_at(trust_until) {
+    if SystemClock.now() >= deadlines.term_at(trust_until) {
         // It would have to be ended at once: the machine slept, or the start took too long.
         supervisor.send(&Report::OutOfTrust);
         supervisor.send(&Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
@@ -138,17 +138,17 @@ async fn watch(arguments: Arguments, mut tree: Tree, channel: StdUnixStream) -> 
     };
     supervisor.send(&Report::Started(main.as_raw_nonzero().get()));
     let tree = Rc::new(tree);
-    let mut this = DeadMan { tree, windows, trust_until, main, status: None, ending: None, supervisor };
+    let mut this = DeadMan { tree, deadlines, trust_until, main, status: None, ending: None, supervisor };
     let mut supervised = true;
     while !this.reap() {
-        let due = this.ending.unwrap_or_else(|| this.windows.term_at(this.trust_until));
+        let due = this.ending.unwrap_or_else(|| this.deadlines.term_at(this.trust_until));
         tokio::select! {
             order = next_order(&mut orders), if supervised => match order {
                 Some(order) => this.handle_order(order),
                 None => {
                     // The supervisor is gone, and with it every renewal.
                     supervised = false;
-                    this.end_within(this.windows.grace);
+                    this.end_within(this.deadlines.grace);
                 }
             },
             _ = children.recv() => {}
@@ -193,7 +193,7 @@ impl DeadMan {
 
     /// Asks the tree to end, and sets when it is made to.
     fn end_within(&mut self, grace: Duration) {
-        let kill_at = (SystemClock.now() + grace).min(self.windows.kill_at(self.trust_until));
+        let kill_at = (SystemClock.now() + grace).min(self.deadlines.kill_at(self.trust_until));
         let kill_at = self.ending.map_or(kill_at, |earlier| earlier.min(kill_at));
         self.ending = Some(kill_at);
         if SystemClock.now() < kill_at {
@@ -205,7 +205,7 @@ impl DeadMan {
 
     async fn time_is_up(&mut self) {
         if self.ending.is_none() {
-            self.end_within(self.windows.grace);
+            self.end_within(self.deadlines.grace);
             self.supervisor.send(&Report::OutOfTrust);
             return;
         }
@@ -256,7 +256,7 @@ impl DeadMan {
         }
         if self.status.is_some() && self.ending.is_none() {
             let left = self.tree.pids().map_or(1, |pids| pids.len());
-            self.end_within(self.windows.grace);
+            self.end_within(self.deadlines.grace);
             self.supervisor.send(&Report::LeftBehind(left));
         }
         false
@@ -268,13 +268,13 @@ impl DeadMan {
 async fn wait_to_begin(
     orders: &mut Lines<BufReader<OwnedReadHalf>>,
     command: &mut Command,
-) -> Option<(Moment, Windows)> {
+) -> Option<(Moment, Deadlines)> {
     loop {
         match next_order(orders).await? {
             Order::Set(name, value) => {
                 command.env(name, value);
             }
-            Order::Begin(trust_until, windows) => return Some((trust_until, windows)),
+            Order::Begin(trust_until, deadlines) => return Some((trust_until, deadlines)),
             Order::Trust(_) | Order::Signal(_) | Order::Stop(_) => {}
         }
     }

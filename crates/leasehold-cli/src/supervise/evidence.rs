@@ -4,9 +4,10 @@
 //! touched files only when named, for a spinner prints for ever.
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_system::sync::Mutex;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// Which evidence counts, and when the last was seen.
@@ -43,7 +44,7 @@ impl Evidence {
         // A file's time is in some other clock: only that it changed since we last looked is evidence.
         let seen: Mutex<(Vec<Option<SystemTime>>, Option<Moment>)> = Mutex::new((this.touched(), None));
         Arc::new(move || {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = seen.lock();
             let touched = this.touched();
             if touched != seen.0 {
                 *seen = (touched, Some(SystemClock.now()));

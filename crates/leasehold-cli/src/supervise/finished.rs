@@ -78,6 +78,16 @@ pub enum TimeLimit {
     Exceeded,
 }
 
+/// Whether somebody asked the command to finish before it had: an operator by `--drain`, or whoever ends the scheduler that
+/// runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nobody did.
+    No,
+    /// It was sent SIGTERM for it.
+    ToFinish,
+}
+
 /// What became of the command and of the lease.
 #[derive(Debug)]
 pub struct Finished<G = Grant> {
@@ -85,6 +95,8 @@ pub struct Finished<G = Grant> {
     pub ended: Ended,
     /// Whether it was stopped for its run time.
     pub time_limit: TimeLimit,
+    /// Whether it was asked to finish.
+    pub asked: Asked,
     /// Why the lease was lost, if it was.
     pub lost: Option<String>,
     /// Processes that could not be ended: while they live, the lease must not be given back.

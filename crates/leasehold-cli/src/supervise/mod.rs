@@ -8,7 +8,9 @@
 //! Non-promise: what the command handed to other services is not undone; that is what guards are for.
 
 mod capture;
+pub mod deadlines;
 pub mod deadman;
+mod errand;
 mod evidence;
 mod finished;
 mod lines;
@@ -19,17 +21,19 @@ mod signals;
 mod standby;
 pub mod tail;
 pub mod trial;
-pub mod windows;
 mod wire;
 
 pub use capture::{Capture, Copying, Gathered, Sink};
+pub use errand::Errand;
 pub use evidence::{Evidence, Output};
-pub use finished::{Ended, Finished, TimeLimit, Trouble};
+pub use finished::{Asked, Ended, Finished, TimeLimit, Trouble};
 pub use signals::Signals;
 pub use standby::{Feed, Piping, Standby, check, unwatchable};
 pub use tail::Tail;
 
+use crate::log;
 use crate::run_context::ContextFile;
+use deadlines::Deadlines;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Keeper, Loss, Standing, Tenancy};
 use leasehold_stores::StoreUrl;
@@ -43,7 +47,6 @@ use std::time::Duration;
 use tokio::io::{BufReader, Lines};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::signal::unix::{SignalKind, signal};
-use windows::Windows;
 use wire::{Order, Outbox, Report};
 
 /// What the command is given, and how it is kept.
@@ -52,7 +55,7 @@ pub struct Task {
     /// Variables to set for it that depend on the grant.
     pub environment: Vec<(&'static str, String)>,
     /// How the end of a trust window is used.
-    pub windows: Windows,
+    pub deadlines: Deadlines,
     /// What becomes of its output, if that was piped to us.
     pub capture: Capture,
     /// The longest it may run.
@@ -77,12 +80,13 @@ pub async fn supervise<T: Tenancy>(
         tree,
         cgroup_key,
         dead_man: Pid::from_child(&child),
-        windows: task.windows,
+        deadlines: task.deadlines,
         terminal: Terminal::of_session(),
         group: None,
         orders: Outbox::new(orders),
         ended: None,
         time_limit: TimeLimit::Kept,
+        asked: Asked::No,
         lost: None,
         blocked: None,
         survivors: Vec::new(),
@@ -119,6 +123,7 @@ pub async fn supervise<T: Tenancy>(
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
         time_limit: supervisor.time_limit,
+        asked: supervisor.asked,
         lost: supervisor.lost,
         survivors: supervisor.survivors,
         grant,
@@ -137,12 +142,13 @@ struct Supervisor {
     tree: Tree,
     cgroup_key: Option<String>,
     dead_man: Pid,
-    windows: Windows,
+    deadlines: Deadlines,
     terminal: Option<Terminal>,
     group: Option<i32>,
     orders: Outbox,
     ended: Option<Ended>,
     time_limit: TimeLimit,
+    asked: Asked,
     lost: Option<String>,
     /// Who keeps everybody from writing to the store, and what to do about it.
     blocked: Option<String>,
@@ -172,8 +178,8 @@ impl Supervisor {
         let mut due = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
         // Until it has, its silence is not made good by a renewal: it may not have heard that it is to begin.
         let begin_by = due;
-        let mut rescue = Rescue::new(store, self.windows, due);
-        let mut renewal = Renewal::new(self.windows, due);
+        let mut rescue = Rescue::new(store, self.deadlines, due);
+        let mut renewal = Renewal::new(self.deadlines, due);
         let mut was_asked = false;
         let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
         while self.ended.is_none() {
@@ -202,6 +208,7 @@ impl Supervisor {
                 Ok(()) = asked.changed() => if let Some(drain) = &*asked.borrow_and_update() {
                     // Once: for many programs a second one means to drop everything.
                     let is_first = !std::mem::replace(&mut was_asked, true);
+                    self.asked = Asked::ToFinish;
                     let done = if is_first { "the command was sent SIGTERM" } else { "the command was asked before" };
                     crate::output::say(&format!("{drain}; {done}"));
                     signals.tell_to_end();
@@ -221,11 +228,12 @@ impl Supervisor {
                 () = sleep_until(run_until) => {
                     run_until = None;
                     self.time_limit = TimeLimit::Exceeded;
-                    self.notes.push("it ran for longer than --max-runtime and was stopped".into());
-                    self.order(Order::Stop(self.windows.grace));
+                    let what = log::subject();
+                    self.notes.push(format!("{what} ran for longer than --max-runtime and was stopped"));
+                    self.order(Order::Stop(self.deadlines.grace));
                 }
                 // The dead-man is silent though its last moment has come.
-                () = SystemClock.sleep_until(silent_until - self.windows.margin / 2) => return self.take_over(),
+                () = SystemClock.sleep_until(silent_until - self.deadlines.margin / 2) => return self.take_over(),
             }
         }
     }
@@ -234,7 +242,8 @@ impl Supervisor {
     fn pass_on(&mut self, number: i32) {
         self.order(Order::Signal(number));
         if self.managed && Signals::is_ending(number) {
-            self.order(Order::Stop(self.windows.grace));
+            self.asked = Asked::ToFinish;
+            self.order(Order::Stop(self.deadlines.grace));
         }
     }
 
@@ -243,7 +252,7 @@ impl Supervisor {
         environment.into_iter().for_each(|(name, value)| self.order(Order::Set(name.into(), value)));
         let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
         self.trust(trust_until);
-        self.order(Order::Begin(trust_until, self.windows));
+        self.order(Order::Begin(trust_until, self.deadlines));
     }
 
     /// Those within the command may trust the lease until then.
@@ -262,10 +271,10 @@ impl Supervisor {
     fn lose(&mut self, loss: &Loss) -> Moment {
         // A lease that has moved may be held by another this very moment: there is no time to be polite. One that is
         // only stalled is still ours for a while.
-        let grace = if let Loss::Stalled { .. } = loss { self.windows.grace } else { Duration::ZERO };
+        let grace = if let Loss::Stalled { .. } = loss { self.deadlines.grace } else { Duration::ZERO };
         self.lost = Some(loss.to_string());
         self.order(Order::Stop(grace));
-        SystemClock.now() + grace + self.windows.margin
+        SystemClock.now() + grace + self.deadlines.margin
     }
 
     fn handle_report(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
@@ -286,11 +295,12 @@ impl Supervisor {
                 });
             }
             Some(Report::LeftBehind(count)) => {
+                let of = log::subject();
                 let what = match count {
                     // They came and went too fast to be counted.
-                    0 => "background processes were".to_owned(),
-                    1 => "1 background process was".to_owned(),
-                    count => format!("{count} background processes were"),
+                    0 => format!("background processes of {of} were"),
+                    1 => format!("1 background process of {of} was"),
+                    count => format!("{count} background processes of {of} were"),
                 };
                 self.notes.push(format!("{what} still there when the command ended; stopped"));
             }

@@ -4,7 +4,7 @@
 //! command will be stopped for it; and that it is over, if it is. Non-promise: a renewal that goes well at its second try is
 //! not worth a word.
 
-use super::windows::Windows;
+use super::deadlines::Deadlines;
 use crate::log;
 use crate::output::{rfc3339, rough};
 use leasehold_core::Timestamp;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// When to warn, and whether that was done.
 #[derive(Debug)]
 pub struct Renewal {
-    windows: Windows,
+    deadlines: Deadlines,
     trust_until: Moment,
     /// When trust was given last.
     since: Moment,
@@ -24,9 +24,9 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    pub fn new(windows: Windows, trust_until: Moment) -> Self {
+    pub fn new(deadlines: Deadlines, trust_until: Moment) -> Self {
         let since = SystemClock.now();
-        Renewal { windows, trust_until, since, warn_at: Some(half_way(since, trust_until)), is_told: false }
+        Renewal { deadlines, trust_until, since, warn_at: Some(half_way(since, trust_until)), is_told: false }
     }
 
     /// The lease was renewed.
@@ -36,7 +36,7 @@ impl Renewal {
             let (what, away) = (log::subject(), rough(now.saturating_since(self.since)));
             tracing::info!(target: log::SAY, "{what} is renewed again, after {away}");
         }
-        *self = Renewal::new(self.windows, trust_until);
+        *self = Renewal::new(self.deadlines, trust_until);
     }
 
     /// When to warn, if it is not renewed by then.
@@ -47,7 +47,7 @@ impl Renewal {
     /// Warns, with what the last try to renew came to.
     pub fn warn(&mut self, trouble: Option<String>) {
         (self.warn_at, self.is_told) = (None, true);
-        let (now, stop_at) = (SystemClock.now(), self.windows.term_at(self.trust_until));
+        let (now, stop_at) = (SystemClock.now(), self.deadlines.term_at(self.trust_until));
         let left = stop_at.saturating_since(now);
         let error = trouble.unwrap_or_else(|| "the store does not answer".into());
         let (what, since) = (log::subject(), wall_time(now, self.since));

@@ -7,7 +7,7 @@
 //! Promise: only a stopped leasehold of the same user is ended, and it is said. Non-promise: a process that is frozen, held
 //! by a debugger, another user's or in another PID namespace is left alone; then the run is ended in time.
 
-use super::windows::Windows;
+use super::deadlines::Deadlines;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_stores::sqlite::Blocker;
 use leasehold_stores::{StoreUrl, blocker};
@@ -32,15 +32,15 @@ const LOOKS: u32 = 8;
 #[derive(Debug)]
 pub struct Rescue {
     store: StoreUrl,
-    windows: Windows,
+    deadlines: Deadlines,
     trust_until: Moment,
     look_at: Option<Moment>,
     seen: Option<Blocker>,
 }
 
 impl Rescue {
-    pub fn new(store: StoreUrl, windows: Windows, trust_until: Moment) -> Self {
-        let mut this = Rescue { store, windows, trust_until, look_at: None, seen: None };
+    pub fn new(store: StoreUrl, deadlines: Deadlines, trust_until: Moment) -> Self {
+        let mut this = Rescue { store, deadlines, trust_until, look_at: None, seen: None };
         this.trusted(trust_until);
         this
     }
@@ -68,7 +68,7 @@ impl Rescue {
     /// Looks, and gives what people should know if a process was ended.
     pub fn look(&mut self) -> Option<String> {
         let now = SystemClock.now();
-        let left = self.windows.term_at(self.trust_until).saturating_since(now);
+        let left = self.deadlines.term_at(self.trust_until).saturating_since(now);
         let pause = (left / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         self.look_at = (now < self.trust_until).then(|| now + pause);
         let found = blocker(&self.store);

@@ -6,7 +6,7 @@
 //! signal comes, it is given up, and people are told that it is not recorded. Non-promise: that it was not applied. An
 //! attempt without an answer may have been.
 
-use super::{Ended, Finished, TimeLimit};
+use super::{Asked, Ended, Finished, TimeLimit};
 use crate::exit::Exit;
 use crate::output::rough;
 use crate::{log, output};
@@ -16,7 +16,7 @@ use leasehold_core::{
 };
 use leasehold_system::undo::{Mend, undone};
 use leasehold_work::output::Usage;
-use leasehold_work::schedule::{Fate, Journals, RunEnd};
+use leasehold_work::schedule::{EndReason, Fate, Journals, RunEnd};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::pin::pin;
@@ -32,6 +32,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Of a command that `--max-runtime` cut off, whatever else happened then.
 const CUT_OFF: Exit = Exit::Code(124);
+/// Why it was cut off.
+const TOO_LONG: &str = "it ran for longer than --max-runtime";
 /// A store that is back by then is not worth a word.
 const QUIET: Duration = Duration::from_millis(500);
 
@@ -42,6 +44,8 @@ pub enum Verdict {
     Failed,
     /// Nothing was run, for a reason that passes: its slot stays open.
     NotStarted,
+    /// It was asked to finish, and ended before its work was done: its slot stays open.
+    Drained,
     /// The lease was lost while it ran.
     Lost,
     /// The lease was lost before it ran.
@@ -50,10 +54,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// Of a command that ended while its lease was held.
-    pub fn of(ended: &Ended, time_limit: TimeLimit) -> Self {
-        match (ended, time_limit) {
-            (ended, _) if ended.passes() => Verdict::NotStarted,
-            (Ended::Exited(0), TimeLimit::Kept) => Verdict::Succeeded,
+    pub fn of(ended: &Ended, time_limit: TimeLimit, asked: Asked) -> Self {
+        match (ended, time_limit, asked) {
+            (ended, ..) if ended.passes() => Verdict::NotStarted,
+            (Ended::Exited(0), TimeLimit::Kept, _) => Verdict::Succeeded,
+            (Ended::Exited(_) | Ended::Killed(_), TimeLimit::Kept, Asked::ToFinish) => Verdict::Drained,
             _ => Verdict::Failed,
         }
     }
@@ -86,6 +91,7 @@ impl Verdict {
             Verdict::Succeeded => (Outcome::Succeeded, Fate::Succeeded, Some(Event::Succeeded)),
             Verdict::Failed => (Outcome::Failed, Fate::Failed, Some(Event::Failed)),
             Verdict::NotStarted => (Outcome::NotStarted, Fate::NotStarted, None),
+            Verdict::Drained => (Outcome::Drained, Fate::Drained, Some(Event::Drained)),
             Verdict::Lost => (Outcome::Lost, Fate::Lost, Some(Event::Lost)),
             Verdict::LostUnstarted => (Outcome::NotStarted, Fate::NotStarted, Some(Event::Lost)),
         }
@@ -93,17 +99,19 @@ impl Verdict {
 
     /// Writes it into the journal of a scheduled job, and counts it.
     pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName, run: Noted) {
-        let Noted { slot, epoch, exit, ran_for_ms, tries, renewals, usage, output } = run;
+        let Noted { slot, epoch, exit, ran_for_ms, tries, renewals, usage, output, why } = run;
         let (_, fate, event) = self.row();
         if let Some(slot) = slot {
-            let end = RunEnd { fate, exit: exit.filter(|_| fate.is_final()), ran_for_ms, tries, usage, output };
+            let is_known = fate.is_final() || fate == Fate::Drained;
+            let why = why.map(|why| EndReason::lossy(&why, "-"));
+            let end = RunEnd { fate, exit: exit.filter(|_| is_known), ran_for_ms, tries, usage, output, why };
             let journals = Journals::new(coordinator.clone());
             let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
         }
         if event.is_some() {
-            let is_started = matches!(self, Verdict::Succeeded | Verdict::Failed | Verdict::Lost) && ran_for_ms > 0;
+            let is_started = !matches!(self, Verdict::NotStarted | Verdict::LostUnstarted) && ran_for_ms > 0;
             let took = is_started.then(|| Duration::from_millis(ran_for_ms));
-            let ended = EndedRun { event, took, renewals };
+            let ended = EndedRun { event, epoch: Some(epoch), took, renewals };
             let _ = tokio::time::timeout(PATIENCE, coordinator.count_run(lease, &ended)).await;
         }
     }
@@ -124,6 +132,8 @@ pub struct Noted {
     pub usage: Option<Usage>,
     /// The record with the end of its output.
     pub output: Option<LeaseName>,
+    /// Why it did not end by itself, or could not be started.
+    pub why: Option<String>,
 }
 
 /// Logs how a run under a lease ended. That it was lost has been told.
@@ -138,6 +148,12 @@ pub fn log_end(verdict: Verdict, exit_code: Option<u8>, ran_for_ms: u64, tries: 
         }
         Verdict::Failed => {
             tracing::warn!(target: log::RUNS, outcome, duration_ms, exit_code, "{what} failed{code} after {ran}{tried}");
+        }
+        Verdict::Drained => {
+            tracing::info!(
+                target: log::RUNS, outcome, duration_ms, exit_code,
+                "{what} was asked to finish and ended before it was done{code}, after {ran}{tried}"
+            );
         }
         Verdict::NotStarted => {
             tracing::warn!(target: log::RUNS, outcome, exit_code, "{what} was not started; it may be tried again");
@@ -156,6 +172,8 @@ pub struct Settlement {
     pub is_recorded: bool,
     /// What it has used, where the system says so.
     pub usage: Option<Usage>,
+    /// Why it was ended, if it did not end by itself.
+    pub why: Option<String>,
 }
 
 /// Ends a run: tells the store by `record`, and people what they should know. `record` gives why the lease or item is lost,
@@ -168,10 +186,21 @@ pub async fn settle<G>(
     mut record: impl AsyncFnMut(&G, Verdict) -> Result<Option<String>>,
 ) -> Settlement {
     let Finished {
-        ended, time_limit, lost, survivors, grant, trust_until, notes, ran_for, usage, mut dead_man, ..
+        ended,
+        time_limit,
+        asked,
+        lost,
+        survivors,
+        grant,
+        trust_until,
+        notes,
+        ran_for,
+        usage,
+        mut dead_man,
+        ..
     } = finished;
     notes.iter().for_each(|note| output::say(note));
-    let held = Verdict::of(&ended, time_limit);
+    let held = Verdict::of(&ended, time_limit, asked);
     let verdict = if lost.is_some() { held.lost() } else { held };
     let told = if survivors.is_empty() {
         let telling = tell(name, trust_until, stop, async || record(&grant, verdict).await);
@@ -191,18 +220,24 @@ pub async fn settle<G>(
     };
     let stopped = if survivors.is_empty() { "the command was stopped" } else { "the command was not stopped" };
     let (lost, unrecorded) = match (lost, told) {
-        (Some(why), _) => (Some(format!(", {stopped}: {why}")), None),
-        (None, Ok(found)) => (found.map(|why| format!(": {why}")), None),
+        (Some(why), _) => (Some((format!(", {stopped}: {why}"), why)), None),
+        (None, Ok(found)) => (found.map(|why| (format!(": {why}"), why)), None),
         (None, Err(why)) => (None, Some(why)),
     };
-    if let Some(lost) = lost {
+    if let Some((lost, why)) = lost {
         let exit = if time_limit == TimeLimit::Exceeded { CUT_OFF } else { Exit::LostInRun };
         let (outcome, duration_ms) = (verdict.lost().row().1.as_str(), ran_for.as_millis() as u64);
         tracing::warn!(outcome, duration_ms, exit_code = exit.code(), "lost {name}{lost}");
-        return Settlement { verdict: verdict.lost(), exit, ended, is_recorded: true, usage };
+        return Settlement { verdict: verdict.lost(), exit, ended, is_recorded: true, usage, why: Some(why) };
     }
     let exit = own_exit(&ended, time_limit, program);
-    let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true, usage } };
+    let ended_why = match &ended {
+        Ended::NotStarted(trouble) => Some(format!("cannot start `{}`: {trouble}", program.display())),
+        _ => (time_limit == TimeLimit::Exceeded).then(|| TOO_LONG.to_owned()),
+    };
+    let Some(why) = unrecorded else {
+        return Settlement { verdict, exit, ended, is_recorded: true, usage, why: ended_why };
+    };
     // A command that failed keeps its own code.
     let (how, exit) = match exit.code() {
         0 => ("is done".to_owned(), Exit::Unreported),
@@ -217,7 +252,7 @@ pub async fn settle<G>(
         "not recorded: {name}: the command {how}, but the store could not be told; it expires by itself, and what it was run \
          for may be run again: {why}"
     );
-    Settlement { verdict, exit, ended, is_recorded: false, usage }
+    Settlement { verdict, exit, ended, is_recorded: false, usage, why: ended_why }
 }
 
 /// The command's own exit code, as a shell would show it.
@@ -313,14 +348,20 @@ mod tests {
 
     #[test]
     fn a_verdict_says_what_is_released_recorded_and_counted() {
-        let of = |ended: Ended, time_limit| Verdict::of(&ended, time_limit);
+        let of = |ended: Ended, time_limit| Verdict::of(&ended, time_limit, Asked::No);
+        let asked = |ended: Ended, time_limit| Verdict::of(&ended, time_limit, Asked::ToFinish);
+        assert_eq!(asked(Ended::Exited(0), TimeLimit::Kept), Verdict::Succeeded);
+        assert_eq!(asked(Ended::Killed(15), TimeLimit::Kept), Verdict::Drained);
+        assert_eq!(asked(Ended::Exited(1), TimeLimit::Kept), Verdict::Drained);
+        assert_eq!(asked(Ended::Killed(15), TimeLimit::Exceeded), Verdict::Failed);
+        assert_eq!(asked(Ended::NotStarted(Trouble(NO_SUCH_FILE)), TimeLimit::Kept), Verdict::Failed);
         assert_eq!(of(Ended::Exited(0), TimeLimit::Kept), Verdict::Succeeded);
         assert_eq!(of(Ended::Exited(0), TimeLimit::Exceeded), Verdict::Failed);
         assert_eq!(of(Ended::Exited(3), TimeLimit::Kept), Verdict::Failed);
         assert_eq!(of(Ended::Killed(9), TimeLimit::Kept), Verdict::Failed);
         assert_eq!(of(Ended::NotStarted(Trouble(NO_MEMORY)), TimeLimit::Kept), Verdict::NotStarted);
         assert_eq!(of(Ended::NotStarted(Trouble(NO_SUCH_FILE)), TimeLimit::Kept), Verdict::Failed);
-        for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Lost] {
+        for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Drained, Verdict::Lost] {
             assert_eq!(verdict.lost(), Verdict::Lost);
         }
         let unstarted = Verdict::NotStarted.lost();

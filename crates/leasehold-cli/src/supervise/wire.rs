@@ -1,6 +1,6 @@
 //! What the supervisor and the dead-man say to each other: one line each, over a socket pair.
 
-use super::windows::Windows;
+use super::deadlines::Deadlines;
 use leasehold_core::clock::Moment;
 use leasehold_work::output::Usage;
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ pub enum Order {
     /// The command is to find this in its environment. Before [`Order::Begin`].
     Set(String, String),
     /// The lease is acquired and trusted until then: run the command, with these grace periods.
-    Begin(#[serde(with = "moment")] Moment, Windows),
+    Begin(#[serde(with = "moment")] Moment, Deadlines),
     /// The lease is trusted until then.
     Trust(#[serde(with = "moment")] Moment),
     /// Pass this signal on to the command's group.
@@ -134,7 +134,7 @@ mod tests {
             Order::Set("LEASEHOLD_NAME".into(), "a=b\nc".into()),
             Order::Begin(
                 Moment::from_nanos(7),
-                Windows { grace: Duration::from_secs(1), margin: Duration::from_millis(50) },
+                Deadlines { grace: Duration::from_secs(1), margin: Duration::from_millis(50) },
             ),
             Order::Trust(Moment::from_nanos(u64::MAX)),
             Order::Signal(15),

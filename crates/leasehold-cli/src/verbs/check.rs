@@ -3,8 +3,9 @@
 use crate::args::Check as Args;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::notify::{AFTER_RUN, Notifier};
+use crate::notify::{AFTER_RUN, Notifier, place};
 use crate::output;
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, LeaseName, Result};
 use leasehold_work::notify::{Overdue, overdue};
 use leasehold_work::schedule::{Definition, Definitions, Journals, slot_text};
@@ -14,13 +15,12 @@ use serde_json::{Value, json};
 const FOUND: Exit = Exit::Code(1);
 
 pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
-    let rules = context.settings()?.notify.read()?;
+    let (rules, wrong) = context.settings()?.notify.read_each();
+    wrong.iter().for_each(|error| output::say(&format!("{error}; nobody is told by this table")));
     debug_assert!(args.missed, "clap requires it");
     let Some(coordinator) = context.existing().await? else {
         context.print(|| Value::Array(Vec::new()), String::new)?;
-        let store = &context.settings()?.store.value;
-        output::say(&format!("there is no store at `{store}`, so no job is published; is this the right store?"));
-        return Ok(Exit::Done);
+        return nothing_published(context, "there is no such store");
     };
     let (found, count) = find(coordinator).await?;
     context.print(
@@ -30,24 +30,38 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
             if rows.is_empty() { String::new() } else { output::table(&["NAME", "WHAT", "SLOT", "PUBLISHED BY"], rows) }
         },
     )?;
-    if found.is_empty() && !context.common.json {
-        let store = &context.settings()?.store.value;
+    if found.is_empty() && count > 0 && !context.common.json {
         output::say(&match count {
-            0 => format!("no job is published in `{store}`; is this the right store?"),
             1 => "1 published job; it is neither late nor missed".to_owned(),
             count => format!("{count} published jobs; none is late or missed"),
         });
     }
-    if let Some(notifier) = Notifier::new(coordinator, rules) {
+    if let Some(notifier) = Notifier::new(coordinator, rules, place(context.settings()?)) {
+        let until = SystemClock.now() + AFTER_RUN;
         let telling = async {
             if let Err(error) = notifier.sweep().await {
                 output::say(&format!("cannot tell of everything that is down: {error}"));
             }
-            notifier.deliver_for(AFTER_RUN).await;
+            notifier.deliver_until(until).await;
         };
         let _ = tokio::time::timeout(AFTER_RUN, telling).await;
     }
-    Ok(if found.is_empty() { Exit::Done } else { FOUND })
+    match wrong.first() {
+        _ if !found.is_empty() => Ok(FOUND),
+        _ if count == 0 => nothing_published(context, "no job is published there"),
+        // Who counts on being told must hear that nobody is.
+        wrong => Ok(wrong.map_or(Exit::Done, Exit::from)),
+    }
+}
+
+/// A store in which nothing can be missed is not the one that was meant, and whoever asks every ten minutes must hear of it.
+fn nothing_published(context: &Context, what: &str) -> Result<Exit> {
+    let store = &context.settings()?.store.value;
+    output::say(&format!(
+        "cannot tell what was missed in `{store}`: {what}; is this the right store? A scheduler publishes its jobs when it \
+         starts, and `run --slot` publishes its job with its first run"
+    ));
+    Ok(Exit::Misconfigured)
 }
 
 type Found = (LeaseName, Definition, Overdue);

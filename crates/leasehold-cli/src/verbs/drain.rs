@@ -42,7 +42,7 @@ pub async fn drain(coordinator: &Coordinator, seen: Inspection, asking: Asking) 
     if seen.record.epoch == record.epoch {
         output::say(&match seen.record.live_tenure(seen.now) {
             Some(_) => format!("{holder} has not finished `{lease}` within {within}"),
-            None => format!("{holder} holds `{lease}` no longer"),
+            None => format!("{holder} no longer holds `{lease}`"),
         });
     }
     Ok(seen)

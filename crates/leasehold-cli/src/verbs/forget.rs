@@ -47,8 +47,14 @@ pub async fn forget(context: &Context, args: &Args) -> Result<Exit> {
             format!("`{lease}` is forgotten, but not all of its history and counters are dropped; run this again");
         Error::new(Kind::Indeterminate, message).with_source(error)
     })?;
+    let of_a_job = match seen.record.slot {
+        Some(_) => format!(
+            ". What `leasehold runs {lease}` lists stays. If the job is not scheduled any more, run `leasehold schedule retire {lease}`"
+        ),
+        None => String::new(),
+    };
     context.tell(
         || view::order_json(&Inspection { lease: lease.clone(), record, now: seen.now }, epoch),
-        || format!("forgot `{lease}`; if it is used again, its epochs go on from {epoch}"),
+        || format!("forgot `{lease}`; if it is used again, its epochs go on from {epoch}{of_a_job}"),
     )
 }

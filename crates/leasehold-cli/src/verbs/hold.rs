@@ -87,7 +87,7 @@ async fn record(opened: &OpenToken, token: &Token) -> Result<Option<Value>> {
         Right::Item => {
             let ItemName { queue, id } = ItemName::of(token)?;
             let seen = Queue::new(coordinator.store().clone(), queue).inspect(&id).await?;
-            Ok(Some(items::item(&seen.name, &seen.item, true)))
+            Ok(Some(items::item(&seen.name, &seen.item, seen.now, true)))
         }
         Right::SpoolFile => Ok(None),
     }

@@ -53,8 +53,7 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
         if !args.watch {
             if leases.is_empty() && damaged.is_empty() && !json {
                 output::say(&match coordinator {
-                    Some(_) if hidden > 0 => "no leases to show".to_owned(),
-                    Some(_) => "no leases yet".to_owned(),
+                    Some(_) => nothing(args, hidden),
                     None => format!("no leases yet: there is no store at `{}`", context.settings()?.store.value),
                 });
             }
@@ -65,6 +64,20 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
             return Ok(damaged.first().map_or(Exit::Done, Exit::from));
         }
         SystemClock.sleep_until(SystemClock.now() + REFRESH).await;
+    }
+}
+
+/// Why a listing is empty.
+fn nothing(args: &Ls, hidden: usize) -> String {
+    let states = [(args.held, "held"), (args.free, "free"), (args.paused, "paused")];
+    let states: Vec<&str> = states.into_iter().filter_map(|(is_asked, word)| is_asked.then_some(word)).collect();
+    let is = if states.is_empty() { String::new() } else { format!("that is {} ", states.join(" or ")) };
+    match &args.pattern {
+        _ if hidden > 0 => "no leases to show".to_owned(),
+        Some(pattern) if pattern.contains(['*', '?']) => format!("no lease {is}has a name like `{pattern}`"),
+        Some(pattern) => format!("no lease {is}has a name that begins with `{pattern}`"),
+        None if !states.is_empty() => format!("no lease is {}", states.join(" or ")),
+        None => "no leases yet".to_owned(),
     }
 }
 

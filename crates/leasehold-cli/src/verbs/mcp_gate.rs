@@ -12,10 +12,11 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, LeaseName, Result};
 use leasehold_guards::mcp::{Closed, Gate, Judge, STRENGTH, Verdict};
+use leasehold_system::sync::Mutex;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::runtime::Handle;
 
 pub async fn mcp_gate(context: &Context, args: &Args) -> Result<Exit> {
@@ -188,7 +189,7 @@ struct OutState {
 
 impl Out {
     fn answer(&self, answer: &Value) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.inside {
             state.waiting.extend_from_slice(format!("{answer}\n").as_bytes());
         } else {
@@ -205,7 +206,7 @@ impl Out {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             let chunk = &buffer[..read];
             let whole = chunk.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             let waiting = if whole > 0 { std::mem::take(&mut state.waiting) } else { Vec::new() };
@@ -215,7 +216,7 @@ impl Out {
                 return;
             }
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.inside && !state.waiting.is_empty() {
             let _ = write(b"\n");
         }

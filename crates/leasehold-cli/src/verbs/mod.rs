@@ -15,12 +15,15 @@ mod guarded;
 mod hold;
 pub mod hook;
 mod init;
+#[cfg(feature = "server")]
+mod key;
 mod logs;
 mod look;
 mod man;
 mod mcp;
 mod mcp_gate;
 mod migrate;
+mod notify;
 mod operate;
 #[cfg(feature = "http")]
 mod proxy;
@@ -30,6 +33,8 @@ mod relay;
 mod run;
 mod runs;
 mod schedule;
+#[cfg(feature = "server")]
+mod serve;
 mod sql;
 mod stats;
 mod work;
@@ -85,6 +90,8 @@ fn flags(verb: &Verb) -> Flags {
         },
         #[cfg(feature = "http")]
         Verb::Proxy(args) => Flags { state: args.state.clone(), ..Flags::default() },
+        #[cfg(feature = "server")]
+        Verb::Serve(args) => monitored(Flags::default(), &args.monitoring),
         Verb::McpGate(args) => Flags { state: args.state.clone(), ..Flags::default() },
         Verb::Schedule(args) => {
             let run = if let Some(ScheduleVerb::Run(run)) = &args.verb { run } else { &args.run };
@@ -114,6 +121,7 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Schedule(args) => schedule::schedule(context, args).await,
         Verb::Runs(args) => runs::runs(context, &args).await,
         Verb::Check(args) => check::check(context, &args).await,
+        Verb::Notify(args) => notify::notify(context, &args).await,
         Verb::Logs(args) => logs::logs(context, &args).await,
         Verb::Stats(args) => stats::stats(context, &args).await,
         Verb::Advise(args) => advise::advise(context, &args).await,
@@ -130,6 +138,10 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Gate(args) => gate::gate(context, &args).await,
         #[cfg(feature = "http")]
         Verb::Proxy(args) => proxy::proxy(context, &args).await,
+        #[cfg(feature = "server")]
+        Verb::Serve(args) => serve::serve(context, &args).await,
+        #[cfg(feature = "server")]
+        Verb::Key(args) => key::key(context, args).await,
         Verb::McpGate(args) => mcp_gate::mcp_gate(context, &args).await,
         Verb::Mcp(args) => mcp::mcp(context, &args).await,
         Verb::Hook(args) => hook::hook(context, &args).await,

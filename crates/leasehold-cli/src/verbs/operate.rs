@@ -14,7 +14,7 @@ use leasehold_core::lease::protocol::{Order, Refusal};
 use leasehold_core::migration;
 use leasehold_core::{
     Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Lineage, Nonce, Operated, Ownership, Result, Slot,
-    StoredLineage, Timestamp, Ttl, Who, Why,
+    SlotMark, SlotState, StoredLineage, Timestamp, Ttl, Who, Why,
 };
 use leasehold_work::schedule::{Journals, slot_text};
 
@@ -69,8 +69,13 @@ pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
 /// What the operator asked for; what it becomes depends on the record that is there.
 pub enum Asked {
     Revoke,
-    HandOff { to: HolderId, ttl: Ttl },
+    HandOff {
+        to: HolderId,
+        ttl: Ttl,
+    },
     Pause,
+    /// The same for a job that is in the file: its name is right, whether it ever ran or not.
+    PauseJob,
     Resume,
     Advance(Advance),
     Rewind,
@@ -90,12 +95,28 @@ impl Asked {
         matches!(self, Asked::Revoke | Asked::Advance(_) | Asked::Rewind)
     }
 
+    /// What is said where nobody has ever held the lease: an order in advance may be meant, or a slip of the finger.
+    fn in_advance(&self, record: &Ownership) -> &'static str {
+        match self {
+            _ if record.epoch != Epoch::ZERO => "",
+            Asked::Pause => {
+                "; nobody has ever held it, and it is paused all the same. Is the name right? See `leasehold ls` for those there are"
+            }
+            Asked::HandOff { .. } => {
+                "; nobody has ever held it, and it is handed off all the same. Is the name right? See `leasehold ls` for those \
+                 there are"
+            }
+            Asked::Advance(_) => "; nobody has ever held it in this store",
+            Asked::Revoke | Asked::PauseJob | Asked::Resume | Asked::Rewind => "",
+        }
+    }
+
     /// What was done.
     const fn done(&self) -> &'static str {
         match self {
             Asked::Revoke => "revoked",
             Asked::HandOff { .. } => "handed off",
-            Asked::Pause => "paused",
+            Asked::Pause | Asked::PauseJob => "paused",
             Asked::Resume => "resumed",
             Asked::Advance(_) => "advanced",
             Asked::Rewind => "rewound",
@@ -111,7 +132,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
         Asked::HandOff { to, ttl } => (seen, Order::HandOff { to, ttl }),
         Asked::Advance(Advance { past, lineage, .. }) => (seen, Order::Advance { past, lineage }),
         Asked::Rewind => (seen, Order::Rewind),
-        Asked::Pause => (if_epoch, Order::Pause),
+        Asked::Pause | Asked::PauseJob => (if_epoch, Order::Pause),
         // Where none is seen, a pause that nobody made: that it is not paused is confirmed by a write.
         Asked::Resume => {
             (if_epoch, Order::Resume { pause: record.paused.as_ref().map_or_else(Nonce::random, |mark| mark.nonce) })
@@ -136,7 +157,7 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
     let coordinator = context.coordinator().await?;
     let mut seen = coordinator.inspect(&lease).await?;
     asked.check(settings, &lease, &seen.record)?;
-    let (takes_away, done) = (asked.takes_away(), asked.done());
+    let (takes_away, done, in_advance) = (asked.takes_away(), asked.done(), asked.in_advance(&seen.record));
     let (expected, order) = decided(asked, &seen.record, if_epoch);
     if let Some(within) = drain {
         let asking = drain::Asking { by: by.clone(), why: why.clone(), expected, within };
@@ -148,7 +169,7 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
             let token = grant.token();
             let (ttl, lost) = (grant.ttl(), who_lost_it(&seen, true));
             output::say(&format!(
-                "handed `{token}` off for {ttl}: whoever has the token takes it up, or it expires{lost}"
+                "handed `{token}` off for {ttl}: whoever has the token takes it up, or it expires{lost}{in_advance}"
             ));
             return context.print(|| view::token_json(token), || format!("{}\n", token.wire()));
         }
@@ -165,25 +186,46 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Optio
         }
     };
     let (epoch, told, record) = (carried.epoch(), who_lost_it(&seen, takes_away), carried.record);
+    let open = if takes_away { open_slot(&record) } else { String::new() };
     // The answer was lost, and others had the lease before this was known.
     let since = match record.epoch {
         now if now == epoch => String::new(),
         now => format!(". No answer came in time: the lease has moved on since, and is at epoch {now} now"),
     };
+    if context.common.json && !in_advance.is_empty() {
+        output::say(&format!("{done} `{lease}`{in_advance}"));
+    }
     context.tell(
         // From what the order's own write answered: a second look could fail, and the order would be taken for refused.
         || view::order_json(&Inspection { lease: lease.clone(), record, now: seen.now }, epoch),
-        || format!("{done} `{lease}` in store `{}`, epoch {epoch}{told}{since}", settings.store.value),
+        || {
+            format!(
+                "{done} `{lease}` in store `{}`, epoch {epoch}{told}{in_advance}{since}{open}",
+                settings.store.value
+            )
+        },
     )
 }
 
 /// Who had the lease that was taken away, for people.
 fn who_lost_it(seen: &Inspection, is_taken: bool) -> String {
     match &seen.record.tenure {
-        _ if seen.record.epoch == Epoch::ZERO => "; nobody has held it yet, is the name right?".into(),
+        _ if seen.record.epoch == Epoch::ZERO => String::new(),
         Some(tenure) if is_taken && seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
         _ if is_taken => "; nobody held it".into(),
         _ => String::new(),
+    }
+}
+
+/// Says that the job may be started again at once, for people who meant to get it off a machine.
+fn open_slot(record: &Ownership) -> String {
+    let is_open = |mark: &SlotMark| matches!(mark.state, SlotState::Running);
+    match record.slot.filter(is_open).filter(|_| record.paused.is_none()) {
+        Some(mark) => format!(
+            "; slot {} is open, and a scheduler may run it again at once, also on the same machine: `pause` keeps it from that",
+            slot_text(mark.slot)
+        ),
+        None => String::new(),
     }
 }
 

@@ -22,7 +22,7 @@ pub async fn proxy(context: &Context, args: &Args) -> Result<Exit> {
     let plan = plan(args, context.settings()?)?;
     let spool = |text: &String| Target::spool(text).map_err(|e| blame_flag(e, "--spool"));
     let spools = args.spool.iter().map(spool).collect::<Result<Vec<_>>>()?;
-    let form = "use ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080";
+    let form = "use ADDRESS:PORT with an IP address, not a name, such as 127.0.0.1:8080 or [::1]:8080";
     let listen: SocketAddr = args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?;
     let coordinator = context.coordinator().await?;
     let listener = TcpListener::bind(listen)

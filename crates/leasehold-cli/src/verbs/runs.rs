@@ -1,50 +1,121 @@
-//! `runs`: every due slot of a job and what became of it.
+//! `runs`: every due slot of a job, or of all jobs, and what became of it.
 
 use crate::args::Runs as Args;
-use crate::context::Context;
+use crate::context::{Context, never_held};
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
-use leasehold_core::{Error, Inspection, Kind, LeaseName, Outcome, Result, SlotState, Transfer};
-use leasehold_work::schedule::{Entry, Fate, Journal, Journals, Zone, slot_text};
+use leasehold_core::{
+    Coordinator, Error, Inspection, Kind, LeaseName, Outcome, Ownership, Result, SlotState, Timestamp, Transfer,
+};
+use leasehold_work::schedule::{EndReason, Entry, Fate, Journal, Journals, Zone, slot_text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How many runs of all jobs are shown, unless it is said.
+const OF_ALL: usize = 50;
+/// How many journals are read at once.
+const PAGE: usize = 200;
+
 /// A slot for showing.
 struct Row {
+    job: LeaseName,
     entry: Entry,
     fate: &'static str,
+    /// The store's time when it was read.
+    now: Timestamp,
+}
+
+/// What is shown, and what could not be read.
+#[derive(Default)]
+struct Found {
+    rows: Vec<Row>,
+    damaged: Vec<Error>,
 }
 
 pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
-    let job = LeaseName::new(&args.name)?;
+    let job = args.name.as_deref().map(LeaseName::new).transpose()?;
     let since = args.since.as_deref().map(|text| Zone::UTC.parse_instant("--since", text)).transpose()?;
-    let nothing = || {
-        let message = format!("no slot of `{job}` is known; see `leasehold schedule check` for the jobs there are");
-        Error::new(Kind::Invalid, message)
+    let Found { mut rows, damaged } = match &job {
+        Some(job) => of_one(context, job).await?,
+        None => of_all(context).await?,
     };
-    let coordinator = context.existing().await?.ok_or_else(nothing)?;
-    let (journal, _) = Journals::new(coordinator.clone()).read(&job).await?;
-    let seen = coordinator.inspect(&job).await?;
-    if journal == Journal::default() && seen.record.slot.is_none() {
-        return Err(nothing());
-    }
-    let history = context.history(&seen).await?;
-    let mut rows = rows(journal, &seen, &history.transfers);
     if let Some(since) = since {
         rows.retain(|row| row.entry.last.unwrap_or(row.entry.slot) >= since);
     }
-    let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "CPU", "MEMORY", "HOST", "EPOCH", "TRIES"];
+    let (found, limit) = (rows.len(), args.limit.unwrap_or(if job.is_some() { 0 } else { OF_ALL }));
+    rows.truncate(if limit == 0 { found } else { limit });
     context.print(
         || Value::Array(rows.iter().map(as_json).collect()),
-        || output::table(&header, rows.iter().map(|row| as_cells(row, &seen))),
+        || match job {
+            Some(_) => of_one_text(&rows),
+            None => of_all_text(&rows),
+        },
     )?;
-    Ok(history.damaged.first().map_or(Exit::Done, Exit::from))
+    if rows.len() < found {
+        output::say(&format!("the newest {} of {found} are shown; `--limit 0` shows all", rows.len()));
+    }
+    if job.is_none() {
+        damaged.iter().for_each(|error| output::say(&error.to_string()));
+    }
+    Ok(damaged.first().map_or(Exit::Done, Exit::from))
+}
+
+async fn of_one(context: &Context, job: &LeaseName) -> Result<Found> {
+    let no_slot = || {
+        let message = format!(
+            "no slot of `{job}` is known: it is no job of a schedule, or has had no slot yet; `leasehold history {job}` shows its \
+             runs, and `leasehold schedule check` the jobs of leasehold.toml"
+        );
+        Error::new(Kind::Invalid, message)
+    };
+    let nobody_held_it = || {
+        let message = format!("{}, and `leasehold schedule check` for the jobs of leasehold.toml", never_held(job));
+        Error::new(Kind::Invalid, message)
+    };
+    let coordinator = context.existing().await?.ok_or_else(nobody_held_it)?;
+    let (journal, _) = Journals::new(coordinator.clone()).read(job).await?;
+    let seen = coordinator.inspect(job).await?;
+    if journal == Journal::default() && seen.record.slot.is_none() {
+        return Err(if seen.record == Ownership::default() { nobody_held_it() } else { no_slot() });
+    }
+    let history = context.history(&seen).await?;
+    Ok(Found { rows: rows(job, journal, &seen, &history.transfers), damaged: history.damaged })
+}
+
+/// Newest first. A job whose journal or record is damaged hides no other.
+async fn of_all(context: &Context) -> Result<Found> {
+    let mut found = Found::default();
+    let Some(coordinator) = context.existing().await? else { return Ok(found) };
+    let journals = Journals::new(coordinator.clone());
+    let mut after = None;
+    loop {
+        let (page, more) = journals.list(after.as_ref(), PAGE).await?;
+        after = page.last().map(|(job, _)| job.clone());
+        for (job, journal) in page {
+            match all_rows(coordinator, &job, journal).await {
+                Ok(rows) => found.rows.extend(rows),
+                Err(error) if error.kind() == Kind::Corrupt => found.damaged.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if !more {
+            break;
+        }
+    }
+    found.rows.sort_by_key(|row| std::cmp::Reverse(row.entry.end()));
+    Ok(found)
+}
+
+async fn all_rows(coordinator: &Coordinator, job: &LeaseName, journal: Result<Journal>) -> Result<Vec<Row>> {
+    let journal = journal?;
+    let seen = coordinator.inspect(job).await?;
+    Ok(rows(job, journal, &seen, &seen.record.transfers))
 }
 
 /// Newest first. What the journal missed, because the store was away when it was to be written, is taken from the
 /// lease's own record, which is never wrong about who ran what.
-fn rows(mut journal: Journal, seen: &Inspection, history: &[Arc<Transfer>]) -> Vec<Row> {
+fn rows(job: &LeaseName, mut journal: Journal, seen: &Inspection, history: &[Arc<Transfer>]) -> Vec<Row> {
     let record = &seen.record;
     // Slots from before the oldest that the journal still has were forgotten on purpose.
     let oldest = journal.entries.iter().map(|entry| entry.slot).min();
@@ -56,6 +127,7 @@ fn rows(mut journal: Journal, seen: &Inspection, history: &[Arc<Transfer>]) -> V
             Some(Outcome::Failed) => Fate::Failed,
             Some(Outcome::Lost | Outcome::Evicted) => Fate::Lost,
             Some(Outcome::NotStarted) => Fate::NotStarted,
+            Some(Outcome::Drained) => Fate::Drained,
             Some(Outcome::Expired) | None => Fate::Running,
         };
         match known {
@@ -75,7 +147,8 @@ fn rows(mut journal: Journal, seen: &Inspection, history: &[Arc<Transfer>]) -> V
         }
     }
     journal.entries.sort_by_key(|entry| (entry.slot, entry.last));
-    journal.entries.into_iter().rev().map(|entry| Row { fate: fate(&entry, seen), entry }).collect()
+    let row = |entry: Entry| Row { job: job.clone(), fate: fate(&entry, seen), entry, now: seen.now };
+    journal.entries.into_iter().rev().map(row).collect()
 }
 
 fn fate(entry: &Entry, seen: &Inspection) -> &'static str {
@@ -96,6 +169,7 @@ fn fate(entry: &Entry, seen: &Inspection) -> &'static str {
 fn as_json(row: &Row) -> Value {
     let entry = &row.entry;
     json!({
+        "job": row.job.as_str(),
         "slot": slot_text(entry.slot),
         "last": entry.last.map(slot_text),
         "count": entry.count.unwrap_or(1),
@@ -104,6 +178,7 @@ fn as_json(row: &Row) -> Value {
         "at": output::rfc3339(entry.at),
         "ran_for_ms": entry.ran_for_ms,
         "exit": entry.exit,
+        "why": entry.why.as_ref().map(EndReason::as_str),
         "cpu_ms": entry.usage.map(|usage| usage.cpu_ms),
         "peak_memory_bytes": entry.usage.map(|usage| usage.peak_memory_bytes),
         "output": entry.output,
@@ -113,26 +188,69 @@ fn as_json(row: &Row) -> Value {
     })
 }
 
-fn as_cells(row: &Row, seen: &Inspection) -> Vec<String> {
-    let entry = &row.entry;
-    let dash = || "-".to_owned();
-    let slot = match (entry.last, entry.count) {
+fn of_one_text(rows: &[Row]) -> String {
+    let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "CPU", "MEMORY", "HOST", "EPOCH", "TRIES"];
+    let cells = |row: &Row| {
+        let entry = &row.entry;
+        vec![
+            slot_cell(entry),
+            row.fate.into(),
+            relative(entry.at, row.now),
+            length_cell(entry),
+            or_dash(entry.exit),
+            or_dash(entry.usage.map(|usage| rough(Duration::from_millis(usage.cpu_ms)))),
+            or_dash(entry.usage.map(|usage| output::bytes(usage.peak_memory_bytes))),
+            entry.host.clone(),
+            or_dash(entry.epoch),
+            or_dash(Some(entry.attempts).filter(|attempts| *attempts > 0)),
+        ]
+    };
+    format!("{}{}", output::table(&header, rows.iter().map(cells)), reasons(rows, |row| slot_text(row.entry.slot)))
+}
+
+fn of_all_text(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        output::say("no slot of any job is known yet");
+        return String::new();
+    }
+    let header = ["JOB", "SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "HOST"];
+    let cells = |row: &Row| {
+        let entry = &row.entry;
+        vec![
+            row.job.to_string(),
+            slot_cell(entry),
+            row.fate.into(),
+            relative(entry.at, row.now),
+            length_cell(entry),
+            or_dash(entry.exit),
+            entry.host.clone(),
+        ]
+    };
+    let table = output::table(&header, rows.iter().map(cells));
+    format!("{table}{}", reasons(rows, |row| format!("{} {}", row.job, slot_text(row.entry.slot))))
+}
+
+/// A line for each run that did not end by itself, below the table.
+fn reasons(rows: &[Row], name: impl Fn(&Row) -> String) -> String {
+    let line = |row: &Row| row.entry.why.as_ref().map(|why| format!("{}: {}: {why}\n", name(row), row.fate));
+    let lines: String = rows.iter().filter_map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
+fn slot_cell(entry: &Entry) -> String {
+    match (entry.last, entry.count) {
         (Some(last), Some(count)) => {
             let more = if entry.more { " or more" } else { "" };
             format!("{} to {} ({count}{more})", slot_text(entry.slot), slot_text(last))
         }
         _ => slot_text(entry.slot),
-    };
-    vec![
-        slot,
-        row.fate.into(),
-        relative(entry.at, seen.now),
-        entry.ran_for_ms.map_or_else(dash, |ms| rough(Duration::from_millis(ms))),
-        entry.exit.map_or_else(dash, |code| code.to_string()),
-        entry.usage.map_or_else(dash, |usage| rough(Duration::from_millis(usage.cpu_ms))),
-        entry.usage.map_or_else(dash, |usage| output::bytes(usage.peak_memory_bytes)),
-        entry.host.clone(),
-        entry.epoch.map_or_else(dash, |epoch| epoch.to_string()),
-        if entry.attempts == 0 { dash() } else { entry.attempts.to_string() },
-    ]
+    }
+}
+
+fn length_cell(entry: &Entry) -> String {
+    or_dash(entry.ran_for_ms.map(|ms| rough(Duration::from_millis(ms))))
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

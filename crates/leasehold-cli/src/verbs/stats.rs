@@ -11,12 +11,14 @@ use leasehold_work::tally::Tally;
 use serde_json::{Map, Value, json};
 
 /// What people are shown: those that are alike share a column.
-const COLUMNS: [(&str, &[Event]); 8] = [
+const COLUMNS: [(&str, &[Event]); 10] = [
     ("GRANTED", &[Event::Granted]),
     ("SUCCEEDED", &[Event::Succeeded]),
     ("FAILED", &[Event::Failed]),
     ("LOST", &[Event::Lost]),
     ("DIED", &[Event::Died]),
+    ("DRAINED", &[Event::Drained]),
+    ("EVICTED", &[Event::Evicted]),
     ("SKIPPED", &[Event::SkippedOverlap, Event::AlreadyRun, Event::Paused]),
     ("DROPPED", &[Event::DroppedTooOld, Event::DroppedCoalesced, Event::DroppedClockAhead]),
     ("FENCED", &[Event::Fenced]),
@@ -51,6 +53,11 @@ pub async fn stats(context: &Context, args: &Args) -> Result<Exit> {
         },
         || tables(&found),
     )?;
+    if let (Some(name), [(_, counters)]) = (&args.name, &found.leases[..])
+        && *counters == Counters::default()
+    {
+        output::say(&format!("nothing was ever counted for `{name}`; see `leasehold ls` for the leases there are"));
+    }
     told(&found.damaged)
 }
 
@@ -72,11 +79,22 @@ fn told(damaged: &[Error]) -> Result<Exit> {
 }
 
 fn tables(found: &Found) -> String {
+    if found.leases.is_empty() && found.queues.is_empty() {
+        output::say("no leases and no queues yet");
+        return String::new();
+    }
+    // A column of zeros for what few ever do would make the table wider than a terminal.
+    let happened = |event| found.leases.iter().any(|(_, counters)| counters.get(event) > 0);
+    let is_shown = |(_, events): &&(&str, &[Event])| match **events {
+        [rare @ (Event::Drained | Event::Evicted)] => happened(rare),
+        _ => true,
+    };
+    let columns: Vec<(&str, &[Event])> = COLUMNS.iter().filter(is_shown).copied().collect();
     let row = |(lease, counters): &(LeaseName, Counters)| {
         let count = |(_, events): &(&str, &[Event])| events.iter().map(|event| counters.get(*event)).sum::<u64>();
-        std::iter::once(lease.to_string()).chain(COLUMNS.iter().map(|column| count(column).to_string())).collect()
+        std::iter::once(lease.to_string()).chain(columns.iter().map(|column| count(column).to_string())).collect()
     };
-    let header: Vec<&str> = std::iter::once("NAME").chain(COLUMNS.iter().map(|(title, _)| *title)).collect();
+    let header: Vec<&str> = std::iter::once("NAME").chain(columns.iter().map(|(title, _)| *title)).collect();
     let mut text = output::table(&header, found.leases.iter().map(row));
     if !found.queues.is_empty() {
         let row = |(queue, tally): &(String, Tally)| {
@@ -118,6 +136,6 @@ async fn prometheus(context: &Context) -> Result<Exit> {
         None => Snapshot::default(),
     };
     let store = Some(settings.store.value.scheme());
-    output::print(&text(&Own { store, requests, jobs: &jobs }, Some(&found)))?;
+    output::print(&text(&Own { store, requests, jobs: &jobs, more: None }, Some(&found)))?;
     told(&found.damaged)
 }

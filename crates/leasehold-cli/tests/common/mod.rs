@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod mcp;
 pub mod remote;
 pub mod slots;
 pub mod state;
@@ -21,6 +22,19 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub enum On {
     Sqlite,
     Dir,
+    /// A server of its own in front of SQLite, for clients that have a key and not the store.
+    Served,
+}
+
+impl On {
+    /// The store of a test that would do on any. `LEASEHOLD_TEST_ON=served` puts a server in front of each.
+    fn chosen(self) -> Self {
+        match std::env::var("LEASEHOLD_TEST_ON") {
+            Ok(word) if word == "served" => On::Served,
+            Ok(word) => panic!("LEASEHOLD_TEST_ON={word}: use served"),
+            Err(_) => self,
+        }
+    }
 }
 
 /// How commands are ended: in a control group of their own where one can be had, or by walking the process table.
@@ -36,20 +50,54 @@ impl Way {
 
 /// A folder with a store in it.
 pub struct Home {
+    /// Before the folder: it ends before the folder is removed.
+    served: Option<Served>,
     pub folder: TempDir,
     pub store: String,
     pub way: Way,
+}
+
+/// A server that goes with its home, and a key that may do everything in namespace `default`.
+struct Served {
+    _server: Running,
+    key: String,
 }
 
 impl Home {
     pub fn new(on: On) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
-        let store = match on {
-            On::Sqlite => format!("sqlite:{path}/leases.db"),
+        let store = match on.chosen() {
+            On::Sqlite | On::Served => format!("sqlite:{path}/leases.db"),
             On::Dir => format!("dir:{path}/leases"),
         };
-        Home { folder, store, way: Way::Cgroup }
+        let home = Home { folder, ..Home::at(store) };
+        if on.chosen() == On::Served { home.behind_a_server() } else { home }
+    }
+
+    /// A folder for a store that is elsewhere.
+    pub fn at(store: String) -> Self {
+        Home { folder: tempfile::tempdir().unwrap(), store, way: Way::Cgroup, served: None }
+    }
+
+    fn behind_a_server(self) -> Self {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let file = |name: &str| folder.join(name);
+        let mut key = self.leasehold(&["key", "create", "--label", "test", "--allow", "read,hold,work,operate"]);
+        let key = Done::from(key.output().unwrap()).expect(0).stdout.trim().to_owned();
+        let mut server = self.leasehold(&["serve", "--listen", "127.0.0.1:0"]);
+        let (out, log) = (std::fs::File::create(file("out")).unwrap(), std::fs::File::create(file("log")).unwrap());
+        let mut server = Running::from(server.stdout(out).stderr(log).spawn().unwrap());
+        let read = |name: &str| std::fs::read_to_string(file(name)).unwrap_or_default();
+        eventually("it listens", || {
+            assert!(!server.is_over(), "{}", read("log"));
+            read("out").ends_with('\n')
+        });
+        let said = read("out");
+        let address = said.trim().rsplit("//").next().unwrap().split('/').next().unwrap();
+        let store = format!("leasehold+http://{address}/default");
+        std::fs::remove_dir_all(folder).unwrap();
+        Home { store, served: Some(Served { _server: server, key }), ..self }
     }
 
     pub fn ending_by(self, way: Way) -> Self {
@@ -74,6 +122,9 @@ impl Home {
             .env("LEASEHOLD_STORE", &self.store)
             .env("LEASEHOLD_CGROUP", if self.way == Way::Walk { "off" } else { "auto" })
             .stdin(Stdio::null());
+        if let Some(served) = &self.served {
+            command.env("LEASEHOLD_KEY", &served.key);
+        }
         command
     }
 

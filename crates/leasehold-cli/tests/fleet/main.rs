@@ -21,7 +21,7 @@ use std::process::Command;
 
 /// A home whose leases are in this store.
 fn at(store: impl Into<String>) -> Home {
-    Home { folder: tempfile::tempdir().unwrap(), store: store.into(), way: common::Way::Cgroup }
+    Home::at(store.into())
 }
 
 /// A server that runs.

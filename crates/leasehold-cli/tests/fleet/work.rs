@@ -82,7 +82,9 @@ fn a_pool_outlives_its_lanes_and_its_store() {
             near.done(&["queue", "add", "mail", "--text", text]).expect(0);
         }
         proxy.heal();
-        eventually("the rest is done", || far.read("done").lines().count() == 4);
+        // Each at least once: a lane that is slower than its TTL has lost its item, and another does it again.
+        let is_done = |text: &str| far.read("done").lines().any(|line| line == text);
+        eventually("the rest is done", || ["two", "three", "four"].into_iter().all(is_done));
         assert!(!worker.is_over());
         signal(worker.pid(), "TERM");
         worker.end().expect(0);

@@ -188,8 +188,8 @@ fn three_weeks_of_two_sandboxes_have_no_duplicate_push_and_no_conflict() {
     println!("under leases: {ours:?}\nwithout: {control:?}");
     assert_eq!(ours, Tally { runs: 210, pushed: slots, duplicates: 0, conflicts: 0, skipped: 98, lost: 7, refused: 7 });
     // What was counted is what leasehold says of itself: skips are no failures.
-    let counts = ["succeeded", "lost", "failed", "died"].map(|event| home.count(JOB, event));
-    assert_eq!((counts, skips(&home, JOB)), ([slots as u64, 7, 0, 0], 98));
+    let counts = ["succeeded", "evicted", "lost", "failed", "died"].map(|event| home.count(JOB, event));
+    assert_eq!((counts, skips(&home, JOB)), ([slots as u64, 7, 0, 0, 0], 98));
     // The same script without us: everything that a lease spares it.
     assert_eq!(
         control,

@@ -4,6 +4,7 @@ use super::leases::run_out;
 use crate::bench::{ensure, fresh_name};
 use crate::faulty::{Fault, FaultyStore};
 use crate::{Bench, Broken, Verdict};
+use leasehold_core::store::Store;
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Kind, LeaseName, Nonce, Outcome, Released, Ttl};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -14,13 +15,21 @@ const MAX_CALLS: u64 = 12;
 /// More polls than an acquire needs.
 const MAX_POLLS: u32 = 12;
 
+/// The faults that calls of this store can have. Behind a server, what is visible and not durable is the fault of its store.
+fn faults(store: &dyn Store) -> impl Iterator<Item = Fault> + use<> {
+    let is_served = store.capabilities().by_verbs;
+    Fault::ALL.into_iter().filter(move |fault| !(is_served && *fault == Fault::Unsynced))
+}
+
 pub(crate) async fn a_lost_reply_is_resolved_by_the_nonce(bench: Bench) -> Verdict {
     // What is only visible through the fault store is not in the store behind it, where the outcome is looked up.
-    for fault in [Fault::ReplyLost, Fault::RequestLost, Fault::Unsynced] {
+    let store = bench.open().await?;
+    for fault in faults(&*store).filter(|fault| *fault != Fault::Refused) {
         let store = bench.open().await?;
         let lease = fresh_name("lost-reply")?;
-        // The first call reads the record, the second the namespace's mark, and the third is the swap.
-        let acquiring = Coordinator::new(Arc::new(FaultyStore::new(store.clone(), fault, 3)));
+        // The first call reads the record, the second the namespace's mark, and the third is the swap. A server reads the mark.
+        let swap = if store.capabilities().by_verbs { 2 } else { 3 };
+        let acquiring = Coordinator::new(Arc::new(FaultyStore::new(store.clone(), fault, swap)));
         let holder = HolderId::new(None);
         let grant = match acquiring.acquire(&lease, &Ask::new(holder.clone(), Ttl::MAX)).await? {
             Acquired::Granted(grant) => grant,
@@ -44,7 +53,7 @@ pub(crate) async fn a_lost_reply_is_resolved_by_the_nonce(bench: Bench) -> Verdi
 pub(crate) async fn no_error_is_a_grant(bench: Bench) -> Verdict {
     let store = bench.open().await?;
     let sound = Coordinator::new(store.clone());
-    for fault in Fault::ALL {
+    for fault in faults(&*store) {
         for call in 1..=MAX_CALLS {
             let faulty = Arc::new(FaultyStore::new(store.clone(), fault, call));
             let leases = Coordinator::new(faulty.clone());
@@ -86,7 +95,10 @@ pub(crate) async fn a_dropped_call_leaves_nothing_held_for_ever(bench: Bench) ->
         let nonce = holder.nonce;
         let ask = Ask::new(holder, Ttl::MAX);
         let ended = polled(leases.acquire(&lease, &ask), polls).await;
-        ensure!(comes_in_next(&leases, &lease, nonce).await?, "after {polls} polls nobody else can have the lease");
+        ensure!(
+            comes_in_next(&bench, &leases, &lease, nonce).await?,
+            "after {polls} polls nobody else can have the lease"
+        );
         if let Some(answer) = ended {
             answer?;
             break;
@@ -96,7 +108,7 @@ pub(crate) async fn a_dropped_call_leaves_nothing_held_for_ever(bench: Bench) ->
 }
 
 /// Whether the next one gets the lease, once the dropped call's tenure, if there is one, has run out.
-async fn comes_in_next(leases: &Coordinator, lease: &LeaseName, dropped: Nonce) -> Result<bool, Broken> {
+async fn comes_in_next(bench: &Bench, leases: &Coordinator, lease: &LeaseName, dropped: Nonce) -> Result<bool, Broken> {
     // Twice, because a request that was on its way when the call was dropped may arrive after the first look.
     for _ in 0..2 {
         if let Some(tenure) = &leases.inspect(lease).await?.record.tenure {
@@ -105,7 +117,7 @@ async fn comes_in_next(leases: &Coordinator, lease: &LeaseName, dropped: Nonce) 
                 tenure.deadline <= tenure.granted_at.plus(Ttl::MAX.get()),
                 "after a dropped call it is held for longer than its ttl: {tenure:?}"
             );
-            run_out(leases, lease).await?;
+            run_out(bench, lease).await?;
         }
         let next = Ask::new(HolderId::new(None), Ttl::MAX);
         if let Acquired::Granted(_) = leases.acquire(lease, &next).await? {

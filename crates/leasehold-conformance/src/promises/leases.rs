@@ -25,9 +25,9 @@ async fn take_as(leases: &Coordinator, lease: &LeaseName, holder: HolderId) -> R
 }
 
 /// Lets the present tenure run out, by moving its deadline into the past.
-pub(super) async fn run_out(leases: &Coordinator, lease: &LeaseName) -> Result<(), Broken> {
-    let key = Key::new(Shelf::Lease, lease);
-    let Some(value) = leases.store().read(&key).await?.value else {
+pub(super) async fn run_out(bench: &Bench, lease: &LeaseName) -> Result<(), Broken> {
+    let (key, store) = (Key::new(Shelf::Lease, lease), bench.direct().await?);
+    let Some(value) = store.read(&key).await?.value else {
         return Err(Broken(format!("the record of `{lease}` is gone")));
     };
     let mut record: Ownership = codec::decode("ownership", &value.bytes, lease.as_str())?;
@@ -35,7 +35,7 @@ pub(super) async fn run_out(leases: &Coordinator, lease: &LeaseName) -> Result<(
         tenure.deadline = Timestamp::from_millis(tenure.granted_at.as_millis().min(1));
     }
     let bytes = codec::encode("ownership", &record)?;
-    done(leases.store().swap(&key, Some(&value.revision), &bytes).await?, "a swap that nobody contends")?;
+    done(store.swap(&key, Some(&value.revision), &bytes).await?, "a swap that nobody contends")?;
     Ok(())
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn epochs_strictly_rise(bench: Bench) -> Verdict {
             0 => {
                 ensure!(leases.release(&grant, Outcome::Failed).await? == Released::Now, "the holder could not release")
             }
-            1 => run_out(&leases, &lease).await?,
+            1 => run_out(&bench, &lease).await?,
             _ => {
                 let order = leases.operate(&lease, "a tester".parse()?, "conformance".parse()?, Order::Revoke).await?;
                 ensure!(matches!(order, Operated::Done(_)), "an operator could not revoke: {order:?}");
@@ -88,7 +88,7 @@ pub(crate) async fn two_runs_with_one_label_are_told_apart(bench: Bench) -> Verd
     let lease = fresh_name("label")?;
     let run = || -> Result<HolderId, Broken> { Ok(HolderId::new(Some("worker".parse()?))) };
     let old = take_as(&first, &lease, run()?).await?;
-    run_out(&first, &lease).await?;
+    run_out(&bench, &lease).await?;
     let new = take_as(&second, &lease, run()?).await?;
     match first.release(&old, Outcome::Succeeded).await? {
         Released::Lost(_) => {}
@@ -103,7 +103,7 @@ pub(crate) async fn a_zombie_cannot_renew(bench: Bench) -> Verdict {
     let (first, second) = (bench.coordinator().await?, bench.coordinator().await?);
     let lease = fresh_name("zombie")?;
     let mut zombie = take(&first, &lease).await?;
-    run_out(&second, &lease).await?;
+    run_out(&bench, &lease).await?;
     let new = take(&second, &lease).await?;
     let before = second.inspect(&lease).await?.record;
     match first.renew(&mut zombie, None).await {

@@ -155,7 +155,8 @@ impl BrokenStore {
         }
     }
 
-    fn insert(&self, key: &Key, next: &[u8]) -> Revision {
+    /// Writes the record and what goes along with it in one step, except where the flaw is that they are two.
+    fn insert(&self, key: &Key, next: &[u8], along: &Along<'_>) -> Revision {
         let mut records = self.contents.records.lock().unwrap();
         let previous = records.get(key).map(|(revision, _)| *revision);
         let revision = self.next_revision(key, previous, next);
@@ -164,7 +165,19 @@ impl BrokenStore {
         if let Some(older) = self.overwritten_by(key, records[key].clone()) {
             records.insert(key.clone(), older);
         }
+        if !matches!(self.flaw, Flaw::ForgetsWhatLiesBeside | Flaw::WritesBesideInASecondStep) {
+            self.move_along(&mut records, along, revision);
+        }
         Revision(revision.to_string())
+    }
+
+    fn move_along(&self, records: &mut BTreeMap<Key, Version>, along: &Along<'_>, revision: u64) {
+        if let Some(erased) = along.erase {
+            records.remove(&self.key(erased));
+        }
+        if let Some((put, bytes)) = along.put {
+            records.entry(self.key(put)).or_insert((revision, bytes.to_vec()));
+        }
     }
 
     fn drop_if_over(&self, key: &Key, now: Timestamp) {
@@ -183,7 +196,8 @@ impl BrokenStore {
         }
     }
 
-    async fn put(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn put(&self, change: &Change<'_>, next: &[u8]) -> Result<Swap> {
+        let (key, expected) = (change.key, change.expected);
         let key = self.key(key);
         let now = self.now(&key).await;
         let call = self.call();
@@ -220,7 +234,7 @@ impl BrokenStore {
             }
             _ => {}
         }
-        let revision = self.insert(&key, next);
+        let revision = self.insert(&key, next, &change.along);
         if self.flaw == Flaw::DeniesWhatItDid && call.is_multiple_of(HICCUP) && key.name.as_str().contains("contended")
         {
             return Err(Error::new(Kind::Unavailable, "says that it did nothing"));
@@ -256,25 +270,17 @@ impl BrokenStore {
         Ok(Page { entries, more, now })
     }
 
-    async fn go_along(&self, key: &Key, swap: &Swap, along: &Along<'_>) {
-        let is_due = match (swap, self.flaw) {
-            (_, Flaw::ForgetsWhatLiesBeside) => false,
-            (Swap::Mismatch, flaw) => flaw == Flaw::WritesBesideWhatItRefused,
-            (Swap::Done { .. }, _) => true,
+    /// Moves along, after the write, what a sound store moves with the write or not at all.
+    async fn move_along_too_late(&self, swap: &Swap, along: &Along<'_>) {
+        let revision = match (swap, self.flaw) {
+            (Swap::Mismatch, Flaw::WritesBesideWhatItRefused) => 0,
+            (Swap::Done { revision, .. }, Flaw::WritesBesideInASecondStep) => {
+                tokio::time::sleep(SLOW_STEP).await;
+                revision.0.parse().unwrap()
+            }
+            _ => return,
         };
-        if self.flaw == Flaw::WritesBesideInASecondStep {
-            tokio::time::sleep(SLOW_STEP).await;
-        }
-        if is_due {
-            let mut records = self.contents.records.lock().unwrap();
-            let revision = records.get(&self.key(key)).map_or(0, |(revision, _)| *revision);
-            if let Some(erased) = along.erase {
-                records.remove(&self.key(erased));
-            }
-            if let Some((put, bytes)) = along.put {
-                records.entry(self.key(put)).or_insert((revision, bytes.to_vec()));
-            }
-        }
+        self.move_along(&mut self.contents.records.lock().unwrap(), along, revision);
     }
 
     async fn erase(&self, key: &Key, expected: Option<&Revision>) -> Result<Swap> {
@@ -316,10 +322,8 @@ impl Store for BrokenStore {
         }
         match change.next {
             Next::Put(next) => {
-                let swap = self.put(change.key, change.expected, next).await?;
-                if change.along.is_some() {
-                    self.go_along(change.key, &swap, &change.along).await;
-                }
+                let swap = self.put(change, next).await?;
+                self.move_along_too_late(&swap, &change.along).await;
                 Ok(swap)
             }
             Next::Erase => self.erase(change.key, change.expected).await,

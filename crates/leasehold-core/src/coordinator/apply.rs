@@ -3,7 +3,7 @@
 //! Promise and non-promise are the coordinator's: see the module above.
 
 use super::Coordinator;
-use crate::cell::{Applied, Cell, Row, Seen, Start, Unanswered};
+use crate::cell::{Applied, Cell, Decision, Protocol, Row, Seen, Start, Unanswered};
 use crate::clock::Moment;
 use crate::codec;
 use crate::error::{Error, Kind, Result};
@@ -15,7 +15,8 @@ use crate::lease::transfer::Transfer;
 use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::relocation;
-use crate::store::Change;
+use crate::store::{Change, Revision, Verb};
+use std::borrow::Cow;
 
 /// A record that a request has changed.
 pub(super) struct Changed {
@@ -42,6 +43,8 @@ pub(super) struct LeaseRow<'a> {
     /// Whether the namespace's mark is read before the first write of a name.
     looks_first: bool,
     room: Room,
+    /// What is asked; none where nothing is, and the record is only read or put back.
+    request: Option<&'a Request>,
 }
 
 /// Who makes room in a record that is too long, by archiving its oldest transfers.
@@ -63,7 +66,7 @@ const MOST_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
 
 impl<'a> LeaseRow<'a> {
     pub(super) fn new(coordinator: &'a Coordinator, lease: &'a LeaseName) -> Self {
-        LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any }
+        LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any, request: None }
     }
 
     /// Drops what is archived, and archives more where the record is still too long.
@@ -128,7 +131,12 @@ impl Row for LeaseRow<'_> {
         }
         self.make_room(&mut next).await?;
         let (key, bytes) = (Key::new(Shelf::Lease, self.lease), codec::encode(KIND, &next)?);
-        let change = Change { notify: self.notify, ..Change::put(&key, seen.revision.as_ref(), &bytes) };
+        let verb = match self.request {
+            _ if next == seen.record => Verb::Confirm,
+            Some(request) => Verb::Lease(request),
+            None => Verb::Direct,
+        };
+        let change = Change { notify: self.notify, verb, ..Change::put(&key, seen.revision.as_ref(), &bytes) };
         Ok(Seen::after(self.coordinator.store.write(&change).await?, next, asked))
     }
 }
@@ -153,14 +161,7 @@ impl Coordinator {
         unanswered: &mut Option<Unanswered<Ownership>>,
     ) -> Result<std::result::Result<Changed, Refused>> {
         let store = self.store.as_ref();
-        // Nobody waits for the news that a lease was acquired or renewed.
-        let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
-        let room = match request {
-            Request::Acquire { .. } => Room::Needed,
-            Request::Operate { .. } => Room::Wanted,
-            _ => Room::Any,
-        };
-        let row = LeaseRow { notify, looks_first: !request.needs_a_claim(), room, ..LeaseRow::new(self, lease) };
+        let row = self.row(lease, request);
         match Cell::new(row, store, self.clock.as_ref()).apply(request, start, unanswered).await? {
             Applied::Yes { before, written } => {
                 self.check_birth(lease, &before, &written).await?;
@@ -184,11 +185,74 @@ impl Coordinator {
         }
     }
 
+    /// The record that a request is about.
+    fn row<'a>(&'a self, lease: &'a LeaseName, request: &'a Request) -> LeaseRow<'a> {
+        // Nobody waits for the news that a lease was acquired or renewed.
+        let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
+        // A server archives, and looks at the namespace's mark, by itself.
+        let is_served = self.store.capabilities().by_verbs;
+        let room = match request {
+            _ if is_served => Room::Any,
+            Request::Acquire { .. } => Room::Needed,
+            Request::Operate { .. } => Room::Wanted,
+            _ => Room::Any,
+        };
+        let looks_first = !request.needs_a_claim() && !is_served;
+        LeaseRow { notify, looks_first, room, request: Some(request), ..LeaseRow::new(self, lease) }
+    }
+
+    /// Carries out what a client of a server asks, on the record of this revision and on no other. `None` if the record has
+    /// another revision by now, or if the request is refused: then the client reads the record and finds out.
+    ///
+    /// The client names the revision that it has seen, and never sends the record: what is decided on is what is stored, at
+    /// the store's own time. With `remembered`, what this process last wrote, no read is needed.
+    pub async fn carry_out(
+        &self,
+        lease: &LeaseName,
+        request: &Request,
+        expected: Option<&Revision>,
+        remembered: Option<&Seen<Ownership>>,
+    ) -> Result<Option<Seen<Ownership>>> {
+        lease.check_lease()?;
+        let (seen, now) = match remembered.filter(|seen| seen.revision.as_ref() == expected) {
+            Some(seen) => (Cow::Borrowed(seen), seen.anchor.at_latest(self.clock.now(), self.grain())),
+            None => {
+                let seen = self.look(lease).await?;
+                let now = seen.anchor.now;
+                (Cow::Owned(seen), now)
+            }
+        };
+        if seen.revision.as_ref() != expected {
+            return Ok(None);
+        }
+        let next = match request.decide(&seen.record, now) {
+            Decision::Write(next) => *next,
+            Decision::AlreadyApplied => seen.record.clone(),
+            Decision::Refuse(_) => return Ok(None),
+        };
+        let written = self.row(lease, request).write(&seen, next, self.clock.now()).await?;
+        if let Some(written) = &written {
+            self.check_birth(lease, &seen, written).await?;
+        }
+        Ok(written)
+    }
+
+    /// Writes a record once more as it is, if it has this revision, for a client whose earlier write got no answer.
+    pub async fn confirm(&self, lease: &LeaseName, expected: &Revision) -> Result<Option<Seen<Ownership>>> {
+        let seen = self.look(lease).await?;
+        if seen.revision.as_ref() != Some(expected) {
+            return Ok(None);
+        }
+        let record = seen.record.clone();
+        LeaseRow::new(self, lease).write(&seen, record, self.clock.now()).await
+    }
+
     /// The first write of a name may have met a migration that began after the mark was read. The record was written before
     /// this second read of the mark: either the migration sees the record, or this read sees the migration. In that case the
     /// write is taken back, because nothing was granted yet.
     async fn check_birth(&self, lease: &LeaseName, before: &Seen<Ownership>, written: &Seen<Ownership>) -> Result<()> {
-        if !written.record.newborn || written.record.relocation.is_some() {
+        let is_settled = !written.record.newborn || written.record.relocation.is_some();
+        if is_settled || self.store.capabilities().by_verbs {
             return Ok(());
         }
         let seen = migration::look(self.store.as_ref()).await.map_err(|error| {

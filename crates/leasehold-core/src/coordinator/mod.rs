@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::grant::Grant;
 use crate::history::{self, Retention};
 use crate::holder::HolderId;
-use crate::lease::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
+use crate::lease::protocol::{self, Order, Refusal, Report, Request, RunRequest, SlotClaim};
 use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
 use crate::lease::transfer::{Outcome, Transfer};
 use crate::name::{LeaseName, Shelf};
@@ -62,12 +62,14 @@ pub struct Ask {
     pub slot: Option<SlotClaim>,
     /// How long must have passed since the last run began, whoever ran it, by the store's clock.
     pub spacing: Option<Duration>,
+    /// The operator's request that this carries out. A lease that has moved on since it was made refuses it.
+    pub requested: Option<RunRequest>,
 }
 
 impl Ask {
     /// Asks for this long, as this holder, without a slot.
     pub fn new(holder: HolderId, ttl: Ttl) -> Self {
-        Ask { holder, ttl, slot: None, spacing: None }
+        Ask { holder, ttl, slot: None, spacing: None, requested: None }
     }
 }
 
@@ -112,7 +114,9 @@ pub struct Inspection {
 impl Coordinator {
     /// A coordinator on this store and this machine's clock.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Coordinator { archiving: Archiving::InBackground, ..Self::with_clock(store, Arc::new(SystemClock)) }
+        // A server archives by itself.
+        let archiving = if store.capabilities().by_verbs { Archiving::ByOthers } else { Archiving::InBackground };
+        Coordinator { archiving, ..Self::with_clock(store, Arc::new(SystemClock)) }
     }
 
     /// The same with another clock, for tests.
@@ -165,8 +169,8 @@ impl Coordinator {
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
         self.store.capabilities().check_ttl(ask.ttl)?;
         lease.check_lease()?;
-        let Ask { holder, ttl, slot, spacing } = ask.clone();
-        let request = Request::Acquire { lineage: Lineage::random(), holder, ttl, slot, spacing };
+        let Ask { holder, ttl, slot, spacing, requested } = ask.clone();
+        let request = Request::Acquire { lineage: Lineage::random(), holder, ttl, slot, spacing, requested };
         Ok(match self.apply(lease, &request, Start::Read).await? {
             Ok(Changed { written, .. }) => {
                 let grant = self.granted(lease, &ask.holder, ask.ttl, written)?;
@@ -276,11 +280,25 @@ impl Coordinator {
         expected: Option<Epoch>,
         order: Order,
     ) -> Result<Operated> {
+        self.operate_as(Nonce::random(), lease, by, why, expected, order).await
+    }
+
+    /// The same under a nonce of the caller's: an order that was carried out under it before is not carried out again, for as long
+    /// as the record remembers it. A hand-off is known by the nonce of its new holder.
+    pub async fn operate_as(
+        &self,
+        nonce: Nonce,
+        lease: &LeaseName,
+        by: Who,
+        why: Why,
+        expected: Option<Epoch>,
+        order: Order,
+    ) -> Result<Operated> {
         lease.check_lease()?;
         if let Order::HandOff { ttl, .. } = &order {
             self.store.capabilities().check_ttl(*ttl)?;
         }
-        let (nonce, lineage) = (Nonce::random(), Lineage::random());
+        let lineage = Lineage::random();
         let request = Request::Operate { nonce, lineage, by, why, expected, order: order.clone() };
         match self.apply(lease, &request, Start::Read).await? {
             Err(refused) => Ok(Operated::Refused(refused.refusal)),
@@ -454,7 +472,7 @@ pub fn lost_error(token: &Token, refusal: &Refusal) -> Error {
             format!("lease `{}` was lost: held={} seen={seen}, {how}{now}", token.lease, token.epoch)
         }
         Refusal::Lost { seen, holder: None, .. } => {
-            format!("lease `{}` was lost: epoch {seen} was released before", token.lease)
+            format!("lease `{}` was lost: epoch {seen} has already been released", token.lease)
         }
         Refusal::Lost { seen, .. } => {
             format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)

@@ -99,6 +99,11 @@ pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), Kind::Corrupt | Kind::Unsupported | Kind::Invalid)
 }
 
+/// The lease whose transfers a segment has; an error if it is none.
+pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
+    codec::decode::<Segment>(KIND, bytes, place).map(|segment| segment.lease)
+}
+
 /// The archive of one lease.
 #[derive(Debug)]
 pub(crate) struct Archive<'a> {
@@ -169,7 +174,9 @@ impl<'a> Archive<'a> {
     async fn segment(&self, lineage: Lineage, number: u64) -> Result<Option<Segment>> {
         for place in 0..PLACES {
             match self.document(lineage, number, place)?.look(self.clock.now()).await {
-                Ok(found) => return Ok(Some(found.record).filter(|found| found.lease.as_ref() == Some(self.lease))),
+                // Ours may lie beside another lease's.
+                Ok(found) if found.record.lease.as_ref().is_some_and(|lease| lease != self.lease) => {}
+                Ok(found) => return Ok(Some(found.record).filter(|found| found.lease.is_some())),
                 Err(error) if is_damage(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -410,6 +417,8 @@ impl Pages {
             }
             self.after = Some(name.clone());
             match codec::decode::<Segment>(KIND, &value.bytes, name.as_str()) {
+                // Another lease's, whatever it has to do with this lineage, is not ours to read or erase.
+                Ok(segment) if segment.lease.as_ref().is_some_and(|lease| lease != archive.lease) => {}
                 Ok(segment) => page.segments.push((name, value.revision, segment)),
                 Err(error) => page.damaged.push(Damage { name, revision: value.revision, error }),
             }

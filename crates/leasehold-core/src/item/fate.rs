@@ -62,7 +62,7 @@ pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
             let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
             raised(had || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
         }
-        Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim } => {
+        Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim, .. } => {
             let ended = seen.ended.filter(|ended| (ended.epoch, ended.nonce) == (claim.epoch, claim.nonce));
             match ended {
                 Some(_) => Fate::Applied,

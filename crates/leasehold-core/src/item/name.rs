@@ -24,7 +24,7 @@ macro_rules! word {
     ($(#[$doc:meta])* $name:ident, $field:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[serde(try_from = "String")]
         pub struct $name(String);
 
         impl $name {
@@ -53,12 +53,6 @@ macro_rules! word {
             }
         }
 
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.0
-            }
-        }
-
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -81,7 +75,7 @@ word!(
 /// The name of an item within its queue: `k.KEY` for one with a de-duplication key, and otherwise a number that grows
 /// with time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct ItemId(String);
 
 impl ItemId {
@@ -130,12 +124,6 @@ impl TryFrom<String> for ItemId {
     }
 }
 
-impl From<ItemId> for String {
-    fn from(id: ItemId) -> String {
-        id.0
-    }
-}
-
 impl fmt::Display for ItemId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -171,6 +159,12 @@ impl ItemName {
         }
     }
 
+    /// A name just before the records of items that were added to this queue at this time or later. Those with a key, which have
+    /// no time in their names, come behind all others.
+    pub fn added_from(queue: &QueueName, at: Timestamp) -> Result<LeaseName> {
+        LeaseName::new(format!("{queue}/{:011x}", at.as_millis()))
+    }
+
     /// The item whose record has this name on its shelf.
     pub fn from_record(name: &LeaseName) -> Option<Self> {
         let (queue, id) = name.as_str().split_once('/')?;
@@ -186,7 +180,7 @@ impl fmt::Display for ItemName {
 
 /// How urgent an item is: 0 to 9, higher first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
+#[serde(try_from = "u8")]
 pub struct Priority(u8);
 
 impl Priority {
@@ -210,12 +204,6 @@ impl TryFrom<u8> for Priority {
 
     fn try_from(number: u8) -> Result<Self> {
         if number <= 9 { Ok(Priority(number)) } else { Err(Error::invalid("priority", number, "use 0 to 9")) }
-    }
-}
-
-impl From<Priority> for u8 {
-    fn from(priority: Priority) -> u8 {
-        priority.0
     }
 }
 
@@ -332,6 +320,17 @@ mod tests {
         let turn = Epoch::new(3).unwrap();
         let stand = Stand::Waiting(Priority::try_from(priority).unwrap());
         LinePosition { item, stand, at: Timestamp::from_millis(at), turn }
+    }
+
+    #[test]
+    fn items_sort_by_the_time_at_which_they_were_added_and_those_with_a_key_behind_them() {
+        let queue: QueueName = "mail".parse().unwrap();
+        let record = |id: ItemId| ItemName { queue: queue.clone(), id }.key().unwrap().name;
+        let fresh = |ms| record(ItemId::fresh(Timestamp::from_millis(ms)));
+        let now = 1_700_000_000_000;
+        let from = ItemName::added_from(&queue, Timestamp::from_millis(now)).unwrap();
+        assert!(fresh(now - 1) < from && from < fresh(now) && fresh(now) < fresh(now + 1));
+        assert!(fresh(now + 1) < record(ItemId::keyed(&"a".parse().unwrap())));
     }
 
     #[test]

@@ -13,12 +13,15 @@ pub use super::refusal::Refusal;
 use crate::lease::protocol::{Holder, Report};
 use crate::lease::record::{Drain, OperatorMark};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
+use crate::time;
 use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
 use leasehold_system::undo::{Mend, undone};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// To work on it.
     Claim {
@@ -57,6 +60,7 @@ pub enum Request {
         /// Why.
         why: Reason,
         /// How soon it may be tried again, instead of by the item's own backoff.
+        #[serde(default, with = "time::optional_millis")]
         retry_in: Option<Duration>,
         /// Whether trying again is of no use.
         is_final: bool,
@@ -65,6 +69,8 @@ pub enum Request {
     Return {
         /// The claim.
         claim: Claim,
+        /// How long it waits then before it may be claimed again; none if it keeps its place.
+        wait: Option<Duration>,
     },
     /// To put an item whose claim expired back in line, or to give it up after its last attempt. Also to shorten its wait to
     /// what was requested, if the store's clock was set back.
@@ -93,8 +99,9 @@ impl Request {
     }
 }
 
-/// What an operator can order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What an operator can order. A migration's own steps are never sent to a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
     /// Put it back in line, with all its attempts.
     Retry {
@@ -116,6 +123,7 @@ pub enum Order {
         ttl: Ttl,
     },
     /// One step of a migration.
+    #[serde(skip)]
     Relocate {
         /// The migration's own number.
         migration: Nonce,
@@ -125,6 +133,7 @@ pub enum Order {
         holder: Holder,
     },
     /// Take in the item of this name from another store, over what is here.
+    #[serde(skip)]
     Arrive {
         /// The migration's own number.
         migration: Nonce,
@@ -198,10 +207,9 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
             }
             true
         }),
-        Request::Return { claim } => held(item, *claim, Some(How::Returned), |next| {
-            next.tried = item.tried.saturating_sub(1);
+        Request::Return { claim, wait } => held(item, *claim, Some(How::Returned), |next| {
             next.note(now, What::Returned, holder_of(item), None);
-            next.line_up(now);
+            next.go_back(now, *wait);
             true
         }),
         Request::Reap => reap(item, now),
@@ -440,6 +448,15 @@ impl Item {
     /// The same, but only after a pause.
     fn wait(&mut self, now: Timestamp, pause: Duration) {
         (self.state, self.since, self.due, self.turn) = (State::Ready, now, Some(now.plus(pause)), self.epoch);
+    }
+
+    /// Untried, at once or after a pause.
+    fn go_back(&mut self, now: Timestamp, pause: Option<Duration>) {
+        self.tried = self.tried.saturating_sub(1);
+        match pause {
+            Some(pause) => self.wait(now, pause),
+            None => self.line_up(now),
+        }
     }
 
     fn die(&mut self, now: Timestamp, why: Reason) {

@@ -157,50 +157,33 @@ pub struct Event {
     pub why: Option<Reason>,
 }
 
-/// What can happen to an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// Somebody took it.
-    Claimed,
-    /// Its claim ran out.
-    Expired,
-    /// It was completed.
-    Completed,
-    /// An attempt failed.
-    Failed,
-    /// It was given back untried.
-    Returned,
-    /// It became a dead letter.
-    Died,
-    /// An operator put it back in line.
-    Retried,
-    /// An operator took it out.
-    Cancelled,
-    /// An operator gave it to somebody.
-    HandedOff,
-    /// An operator took it from whoever had claimed it, to move it to another store.
-    Evicted,
-    /// It left for another store, or came from one.
-    Moved,
-}
-
-impl What {
-    /// The word in JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            What::Claimed => "claimed",
-            What::Expired => "expired",
-            What::Completed => "completed",
-            What::Failed => "failed",
-            What::Returned => "returned",
-            What::Died => "died",
-            What::Retried => "retried",
-            What::Cancelled => "cancelled",
-            What::HandedOff => "handed_off",
-            What::Evicted => "evicted",
-            What::Moved => "moved",
-        }
+leasehold_system::words! {
+    /// What can happen to an item.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum What {
+        /// Somebody took it.
+        Claimed = "claimed",
+        /// Its claim ran out.
+        Expired = "expired",
+        /// It was completed.
+        Completed = "completed",
+        /// An attempt failed.
+        Failed = "failed",
+        /// It was given back untried.
+        Returned = "returned",
+        /// It became a dead letter.
+        Died = "died",
+        /// An operator put it back in line.
+        Retried = "retried",
+        /// An operator took it out.
+        Cancelled = "cancelled",
+        /// An operator gave it to somebody.
+        HandedOff = "handed_off",
+        /// An operator took it from whoever had claimed it, to move it to another store.
+        Evicted = "evicted",
+        /// It left for another store, or came from one.
+        Moved = "moved",
     }
 }
 
@@ -298,9 +281,14 @@ impl Item {
         }
     }
 
-    /// Its state in one word, or where it is on its way to another store.
-    pub fn word(&self) -> &'static str {
-        self.relocation.as_ref().map_or(self.state.as_str(), Relocation::as_str)
+    /// Its state at this time in one word, as people and programs see it: one that is ready and not due yet is `delayed`. For
+    /// one on its way to another store, how far it is.
+    pub fn word(&self, now: Timestamp) -> &'static str {
+        match &self.relocation {
+            Some(relocation) => relocation.as_str(),
+            None if matches!(self.state, State::Ready) && !self.is_due(now) => "delayed",
+            None => self.state.as_str(),
+        }
     }
 
     /// Its position in line, where it stays while it is claimed, unless it is put aside.

@@ -193,29 +193,19 @@ pub struct Tenure {
 #[serde(transparent)]
 pub struct Slot(pub Timestamp);
 
-/// What became of a claimed slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SlotState {
-    /// Claimed; the run has not reported its end. If its tenure is over, it died or could not be started.
-    Running,
-    /// Ran to its end.
-    Done,
-    /// Ran and failed.
-    Failed,
-    /// No run: an operator set the mark back to this instant, because a clock was ahead. Slots up to it are settled.
-    Rewound,
-}
-
-impl SlotState {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            SlotState::Running => "running",
-            SlotState::Done => "done",
-            SlotState::Failed => "failed",
-            SlotState::Rewound => "rewound",
-        }
+leasehold_system::words! {
+    /// What became of a claimed slot.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SlotState {
+        /// Claimed; the run has not reported its end. If its tenure is over, it died or could not be started.
+        Running = "running",
+        /// Ran to its end.
+        Done = "done",
+        /// Ran and failed.
+        Failed = "failed",
+        /// No run: an operator set the mark back to this instant, because a clock was ahead. Slots up to it are settled.
+        Rewound = "rewound",
     }
 }
 
@@ -232,8 +222,8 @@ pub struct SlotMark {
     pub state: SlotState,
     /// The epoch whose holder claimed it.
     pub epoch: Epoch,
-    /// How often it was claimed, without the times when nothing was started. More than once means that a run of it died, or
-    /// failed and was asked for again.
+    /// How often it was claimed, without the times when nothing was started or an operator ended the run. More than once means
+    /// that a run of it died, or failed and was asked for again.
     pub runs: u32,
 }
 

@@ -22,41 +22,29 @@ use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Why an epoch advanced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Nobody ever held it.
-    First,
-    /// The holder before had released it.
-    Released,
-    /// The holder before ran out of time.
-    Expired,
-    /// An operator took it away.
-    Revoked,
-    /// An operator gave it to somebody else.
-    HandedOff,
-    /// A slot whose run died was claimed again.
-    Recovered,
-    /// An operator moved the epoch past a guard's high water.
-    Advanced,
-    /// An operator set the mark of the newest slot back to the store's time.
-    Rewound,
-}
-
-impl Reason {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Reason::First => "first",
-            Reason::Released => "released",
-            Reason::Expired => "expired",
-            Reason::Revoked => "revoked",
-            Reason::HandedOff => "handed_off",
-            Reason::Recovered => "recovered",
-            Reason::Advanced => "advanced",
-            Reason::Rewound => "rewound",
-        }
+leasehold_system::words! {
+    /// Why an epoch advanced.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Reason {
+        /// Nobody ever held it.
+        First = "first",
+        /// The holder before had released it.
+        Released = "released",
+        /// The holder before ran out of time.
+        Expired = "expired",
+        /// An operator took it away.
+        Revoked = "revoked",
+        /// An operator gave it to somebody else.
+        HandedOff = "handed_off",
+        /// A slot whose run died was claimed again.
+        Recovered = "recovered",
+        /// An operator moved the epoch past a guard's high water.
+        Advanced = "advanced",
+        /// An operator set the mark of the newest slot back to the store's time.
+        Rewound = "rewound",
+        /// An operator asked for a run of the job, and whoever has the job acquired the lease for it.
+        Triggered = "triggered",
     }
 }
 
@@ -72,6 +60,8 @@ pub enum Outcome {
     Lost,
     /// Released before the work was begun: what was claimed for it is as open as it was before.
     NotStarted,
+    /// Released before the work was done, because an operator asked for it: what was claimed for it is open again.
+    Drained,
     /// Never released: it ran out.
     Expired,
     /// Ended by an operator.
@@ -86,6 +76,7 @@ impl Outcome {
             Outcome::Failed => "failed",
             Outcome::Lost => "lost",
             Outcome::NotStarted => "not_started",
+            Outcome::Drained => "drained",
             Outcome::Expired => "expired",
             Outcome::Evicted => "evicted",
         }

@@ -3,6 +3,7 @@
 use crate::support::faults::{Call, Fault};
 use crate::{ask, bench, granted, name};
 use leasehold_core::distribution::REQUESTS;
+use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Change;
 use leasehold_core::{Distribution, EndedRun, Event, Key, Kind, Ownership, Shelf, Store, codec};
 use std::time::Duration;
@@ -40,8 +41,12 @@ async fn a_run_is_counted_with_how_long_it_and_its_renewals_took() {
     let bench = bench();
     let mut renewals = Distribution::default();
     renewals.add(REQUESTS, Duration::from_millis(40));
-    let run =
-        |event, seconds, renewals| EndedRun { event: Some(event), took: Some(Duration::from_secs(seconds)), renewals };
+    let run = |event, seconds, renewals| EndedRun {
+        event: Some(event),
+        epoch: None,
+        took: Some(Duration::from_secs(seconds)),
+        renewals,
+    };
     bench.leases.count_run(&name(), &run(Event::Succeeded, 2, renewals.clone())).await.unwrap();
     let first = bench.leases.counters(&name()).await.unwrap();
     bench.leases.count_run(&name(), &run(Event::Failed, 70, renewals)).await.unwrap();
@@ -51,6 +56,23 @@ async fn a_run_is_counted_with_how_long_it_and_its_renewals_took() {
     assert_eq!((both.renewals.count(), both.renewals.worst()), (2, Duration::from_millis(40)));
     assert!(first.last_success.is_some() && both.last_success == first.last_success, "{both:?}");
     assert!(both.last_run.is_some() && both.last_run <= both.last_success, "{both:?}");
+}
+
+#[tokio::test]
+async fn a_run_that_an_operator_ended_is_counted_apart() {
+    let bench = bench();
+    let lost = |grant: &leasehold_core::Grant| EndedRun {
+        event: Some(Event::Lost),
+        epoch: Some(grant.token().epoch),
+        ..EndedRun::default()
+    };
+    let revoked = granted(bench.leases.acquire(&name(), &ask(1)).await);
+    bench.operate(Order::Revoke).await.unwrap();
+    bench.leases.count_run(&name(), &lost(&revoked)).await.unwrap();
+    let expired = granted(bench.leases.acquire(&name(), &ask(2)).await);
+    bench.leases.count_run(&name(), &lost(&expired)).await.unwrap();
+    let counters = bench.leases.counters(&name()).await.unwrap();
+    assert_eq!((counters.get(Event::Evicted), counters.get(Event::Lost)), (1, 1));
 }
 
 #[tokio::test]

@@ -141,6 +141,7 @@ async fn check_window(store: &Faulty, clock: &ManualClock, trust_until: Moment) 
         ttl: ttl(TTL),
         slot: None,
         spacing: None,
+        requested: None,
     };
     let decision = decide(&record, &other, then);
     prop_assert!(matches!(decision, Decision::Refuse(Refusal::Held { .. })), "granted at {then:?}: {decision:?}");

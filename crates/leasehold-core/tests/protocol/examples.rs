@@ -2,7 +2,9 @@
 
 use crate::support::{at, claim, epoch, holder, ttl};
 use leasehold_core::codec::{self, MAX_RECORD_BYTES};
-use leasehold_core::lease::protocol::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use leasehold_core::lease::protocol::{
+    AfterFailure, Decision, Order, Refusal, Report, Request, RunRequest, SlotClaim, decide,
+};
 use leasehold_core::{
     Checkpoint, Claim, Epoch, HolderId, Nonce, Outcome, Ownership, Reason, SLOT_RUNS, Slot, SlotState, TRANSFERS_KEPT,
 };
@@ -18,6 +20,7 @@ fn acquire(nonce: u128) -> Request {
         ttl: ttl(TTL),
         slot: None,
         spacing: None,
+        requested: None,
     }
 }
 
@@ -27,7 +30,7 @@ fn acquire_slot(nonce: u128, slot: u64, after_failure: AfterFailure) -> Request 
 
 fn acquire_claim(nonce: u128, slot: SlotClaim) -> Request {
     let (lineage, slot) = (leasehold_core::Lineage::from_u128(1), Some(slot));
-    Request::Acquire { lineage, holder: holder(nonce), ttl: ttl(TTL), slot, spacing: None }
+    Request::Acquire { lineage, holder: holder(nonce), ttl: ttl(TTL), slot, spacing: None, requested: None }
 }
 
 fn claim_of(slot: u64, after_failure: AfterFailure) -> SlotClaim {
@@ -436,6 +439,28 @@ fn a_slot_that_was_not_started_has_used_up_none_of_its_runs() {
 }
 
 #[test]
+fn an_operators_order_uses_up_none_of_a_slots_runs() {
+    let mut record = Ownership::default();
+    for run in 1..=u128::from(SLOT_RUNS) * 2 {
+        record = write(&record, &acquire_slot(run, 100, AfterFailure::Leave), 5);
+        assert_eq!(record.slot.unwrap().runs, 1);
+        let order = if run % 2 == 0 { Order::Revoke } else { Order::Advance { past: record.epoch, lineage: None } };
+        record = write(&record, &operate(1_000 + run, order), 6);
+        assert_eq!((record.slot.unwrap().state, record.slot.unwrap().runs), (SlotState::Running, 0));
+    }
+    // Whoever it is handed off to runs it in the place of the other.
+    record = write(&record, &acquire_slot(90, 100, AfterFailure::Leave), 7);
+    for to in 91..=u128::from(SLOT_RUNS) + 91 {
+        record = write(&record, &operate(2_000 + to, hand_off(to)), 8);
+        assert_eq!((record.slot.unwrap().epoch, record.slot.unwrap().runs), (record.epoch, 1));
+    }
+    // A run that had died by then has died.
+    let dead = 8 + TTL * 1000;
+    assert_eq!(write(&record, &operate(3_000, Order::Revoke), dead).slot.unwrap().runs, 1);
+    assert_eq!(write(&record, &operate(3_001, hand_off(99)), dead).slot.unwrap().runs, 2);
+}
+
+#[test]
 fn an_interrupted_slot_comes_before_newer_ones_unless_it_is_given_up() {
     let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
     let newer = |gives_up: Option<u64>| {
@@ -573,6 +598,7 @@ fn the_largest_possible_record_still_encodes() {
         ttl: leasehold_core::Ttl::MAX,
         slot: Some(slot),
         spacing: None,
+        requested: None,
     };
     let past = Epoch::HIGHEST_ADVANCE;
     let mut record = write(&Ownership::default(), &order(0, Order::Advance { past, lineage: None }), long);
@@ -736,4 +762,43 @@ fn a_slot_of_a_forgotten_job_is_not_run_again() {
     let done = write(&done, &release(1, 1, Outcome::Succeeded), 2_000);
     let tombstone = write(&done, &operate(9, Order::Forget { idle: Duration::ZERO }), 3_000);
     assert!(matches!(refused(&tombstone, &acquire_slot(2, 1_000, AfterFailure::Retry), 3_001), Refusal::AlreadyRun(_)));
+}
+
+/// Carries out a request for a run that was made on this epoch, until this second.
+fn requested(nonce: u128, expected: u64, until: u64) -> Request {
+    let mut request = acquire(nonce);
+    if let Request::Acquire { requested, .. } = &mut request {
+        let (by, why) = ("ann".parse().unwrap(), "the report was wrong".parse().unwrap());
+        *requested = Some(RunRequest { by, why, expected: epoch(expected), until: at(until * 1_000) });
+    }
+    request
+}
+
+#[test]
+fn a_requested_run_is_granted_once_on_the_epoch_that_was_seen_and_says_who_asked() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 1_000);
+    let granted = write(&free, &requested(2, 1, 60), 2_000);
+    let last = granted.transfers.last().unwrap();
+    let (by, why) = (last.by.as_ref().unwrap().as_str(), last.why.as_ref().unwrap().as_str());
+    assert_eq!((granted.epoch, last.reason, by, why), (epoch(2), Reason::Triggered, "ann", "the report was wrong"));
+    assert_eq!(granted.slot, free.slot, "it claims no slot");
+    // Another scheduler that has read the same request, now and when the run is over.
+    let changed = Refusal::Changed { expected: epoch(1), seen: epoch(2) };
+    assert_eq!(refused(&granted, &requested(3, 1, 60), 2_001), changed);
+    let over = write(&granted, &release(2, 2, Outcome::Succeeded), 3_000);
+    assert_eq!(refused(&over, &requested(3, 1, 60), 3_001), changed);
+    // The one that was granted it and got no answer finds its grant.
+    assert_eq!(decide(&granted, &requested(2, 1, 60), at(2_002)), Decision::AlreadyApplied);
+}
+
+#[test]
+fn a_requested_run_waits_for_nobody_and_ends_with_its_time() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 1_000);
+    assert_eq!(refused(&free, &requested(2, 1, 60), 60_000), Refusal::RequestExpired { until: at(60_000) });
+    assert_eq!(write(&free, &requested(2, 1, 60), 59_999).epoch, epoch(2));
+    assert!(matches!(refused(&held_by_1(), &requested(2, 1, 60), 1), Refusal::Held { .. }));
+    let paused = write(&free, &operate(9, Order::Pause), 2_000);
+    assert!(matches!(refused(&paused, &requested(2, 1, 60), 3_000), Refusal::Paused(_)));
+    // A job that never ran.
+    assert_eq!(write(&Ownership::default(), &requested(2, 0, 60), 1_000).epoch, epoch(1));
 }

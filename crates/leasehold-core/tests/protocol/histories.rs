@@ -3,41 +3,103 @@
 use crate::spec::{Answer, Spec};
 use crate::support::{at, claim, epoch, holder};
 use leasehold_core::lease::protocol::{
-    AfterFailure, Decision, Holder, Order, Refusal, Report, Request, SlotClaim, decide,
+    AfterFailure, Decision, Holder, Order, Refusal, Report, Request, RunRequest, SlotClaim, decide,
 };
 use leasehold_core::relocation::{Relocation, Step};
-use leasehold_core::{Checkpoint, Claim, Nonce, Outcome, Ownership, Slot, Timestamp};
+use leasehold_core::{Checkpoint, Claim, Epoch, Nonce, Outcome, Ownership, Slot, Timestamp};
 use proptest::prelude::*;
 use std::time::Duration;
 
 /// What to do next, before it is known which tenures there will have been.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    Acquire { again: Option<usize>, ttl: u64, slot: Option<(u64, bool)>, spacing: Option<u64> },
-    Renew { which: usize, ttl: u64, marker: bool },
-    Release { which: usize, outcome: Outcome },
-    Checkpoint { which: usize },
-    Complete { which: usize, outcome: Outcome },
-    Revoke { by: usize, again: Option<usize> },
-    HandOff { by: usize, again: Option<usize>, ttl: u64 },
-    Drain { by: usize, again: bool, within: u64 },
-    Forget { by: usize, again: bool, idle: u64 },
-    Pause { by: usize, again: bool },
-    Resume { by: usize, again: bool, earlier: bool },
-    Advance { by: usize, past: u64 },
-    Rewind { by: usize },
-    Relocate { by: usize, migration: u128, step: usize, evict: bool },
+    /// `requested` is how far behind the epoch is that an operator saw, and until when the request counts.
+    Acquire {
+        again: Option<usize>,
+        ttl: u64,
+        slot: Option<(u64, bool)>,
+        spacing: Option<u64>,
+        requested: Option<(u64, u64)>,
+    },
+    Renew {
+        which: usize,
+        ttl: u64,
+        marker: bool,
+    },
+    Release {
+        which: usize,
+        outcome: Outcome,
+    },
+    Checkpoint {
+        which: usize,
+    },
+    Complete {
+        which: usize,
+        outcome: Outcome,
+    },
+    Revoke {
+        by: usize,
+        again: Option<usize>,
+    },
+    HandOff {
+        by: usize,
+        again: Option<usize>,
+        ttl: u64,
+    },
+    Drain {
+        by: usize,
+        again: bool,
+        within: u64,
+    },
+    Forget {
+        by: usize,
+        again: bool,
+        idle: u64,
+    },
+    Pause {
+        by: usize,
+        again: bool,
+    },
+    Resume {
+        by: usize,
+        again: bool,
+        earlier: bool,
+    },
+    Advance {
+        by: usize,
+        past: u64,
+    },
+    Rewind {
+        by: usize,
+    },
+    Relocate {
+        by: usize,
+        migration: u128,
+        step: usize,
+        evict: bool,
+    },
 }
 
 /// The same with every nonce and claim filled in.
 #[derive(Debug, Clone)]
 pub(crate) enum Concrete {
-    Acquire { nonce: u128, ttl: u64, slot: Option<(u64, bool)>, gives_up: Option<u64>, spacing: Option<u64> },
+    Acquire {
+        nonce: u128,
+        ttl: u64,
+        slot: Option<(u64, bool)>,
+        gives_up: Option<u64>,
+        spacing: Option<u64>,
+        requested: Option<(u64, u64)>,
+    },
     Renew(Claim, u64),
     Release(Claim, Outcome),
     Checkpoint(Claim),
     Complete(Claim, Outcome),
-    Operate { nonce: u128, by: usize, order: ConcreteOrder },
+    Operate {
+        nonce: u128,
+        by: usize,
+        order: ConcreteOrder,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -61,15 +123,19 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
         2 => Just(Outcome::Failed),
         1 => Just(Outcome::Lost),
         1 => Just(Outcome::NotStarted),
+        1 => Just(Outcome::Drained),
     ];
     // Mostly the newest tenure; sometimes an older one, or a forged one.
     let which = prop_oneof![4 => Just(0_usize), 2 => 1..4_usize, 1 => 90..92_usize];
     let slot = prop_oneof![1 => Just(None), 2 => (1..5_u64, any::<bool>()).prop_map(Some)];
     let by = 0..2_usize;
     let spacing = prop_oneof![3 => Just(None), 1 => prop_oneof![Just(500_u64), Just(3_000)].prop_map(Some)];
+    let until = prop_oneof![Just(3_000_u64), Just(10_000), Just(u64::MAX)];
+    let requested = prop_oneof![4 => Just(None), 1 => (0..2_u64, until).prop_map(Some)];
     let op = prop_oneof![
-        8 => (again.clone(), ttls.clone(), slot, spacing)
-            .prop_map(|(again, ttl, slot, spacing)| Op::Acquire { again, ttl, slot, spacing }),
+        8 => (again.clone(), ttls.clone(), slot, spacing, requested).prop_map(
+            |(again, ttl, slot, spacing, requested)| Op::Acquire { again, ttl, slot, spacing, requested }
+        ),
         4 => (which.clone(), ttls.clone(), any::<bool>()).prop_map(|(which, ttl, marker)| Op::Renew { which, ttl, marker }),
         4 => (which.clone(), outcome.clone()).prop_map(|(which, outcome)| Op::Release { which, outcome }),
         2 => which.clone().prop_map(|which| Op::Checkpoint { which }),
@@ -146,11 +212,15 @@ impl History {
         let given_up = given_up.map(|migration| Op::Relocate { by: 0, migration, step: 1, evict: false });
         let op = given_up.as_ref().unwrap_or(op);
         let concrete = match *op {
-            Op::Acquire { again, ttl, slot, spacing } => {
+            Op::Acquire { again, ttl, slot, spacing, requested } => {
                 let nonce = self.holder_nonce(again);
                 // Some know of the slot whose run died, and give it up.
                 let gives_up = self.record.slot.filter(|_| ttl == 5_000).map(|mark| mark.slot.0.as_millis());
-                Concrete::Acquire { nonce, ttl, slot, gives_up, spacing }
+                let requested =
+                    requested.map(|(behind, until)| (self.record.epoch.get().saturating_sub(behind), until));
+                // Who carries out a request claims no slot.
+                let slot = slot.filter(|_| requested.is_none());
+                Concrete::Acquire { nonce, ttl, slot, gives_up, spacing, requested }
             }
             Op::Renew { which, ttl, .. } => Concrete::Renew(self.claim(which), ttl),
             Op::Release { which, outcome } => Concrete::Release(self.claim(which), outcome),
@@ -205,7 +275,7 @@ impl History {
 pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
     let report = || Report { marker: Some("half".parse().unwrap()), checkpoint: Some(Checkpoint::new("x").unwrap()) };
     match *concrete {
-        Concrete::Acquire { nonce, ttl, slot, gives_up, spacing } => Request::Acquire {
+        Concrete::Acquire { nonce, ttl, slot, gives_up, spacing, requested } => Request::Acquire {
             lineage: leasehold_core::Lineage::from_u128(1),
             holder: holder(nonce),
             ttl: ttl.try_into().unwrap(),
@@ -215,6 +285,12 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
                 gives_up: gives_up.map(|slot| Slot(at(slot))),
             }),
             spacing: spacing.map(Duration::from_millis),
+            requested: requested.map(|(expected, until)| RunRequest {
+                by: "ann".parse().unwrap(),
+                why: "again".parse().unwrap(),
+                expected: Epoch::new(expected).unwrap(),
+                until: at(until),
+            }),
         },
         Concrete::Renew(claim, ttl) => {
             Request::Renew { claim, ttl: ttl.try_into().unwrap(), progress: marker.then(report) }
@@ -274,6 +350,7 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
             Refusal::NotPaused => "not paused",
             Refusal::NoSlot => "no slot",
             Refusal::Changed { .. } => "changed",
+            Refusal::RequestExpired { .. } => "request expired",
             Refusal::OtherPause(_) => "other pause",
             Refusal::Elsewhere(_) => "elsewhere",
             Refusal::NotMoving { .. } => "not moving",

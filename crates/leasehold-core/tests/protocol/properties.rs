@@ -5,7 +5,7 @@ use crate::support::{CASES, property};
 use leasehold_core::codec;
 use leasehold_core::lease::protocol::{Decision, Order, Refusal, Request, decide};
 use leasehold_core::relocation;
-use leasehold_core::{Epoch, Outcome, Ownership, Reason, SlotState, TRANSFERS_KEPT};
+use leasehold_core::{Epoch, Outcome, Ownership, Reason, SlotMark, SlotState, TRANSFERS_KEPT};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -239,6 +239,14 @@ fn a_write_changes_only_what_its_request_allows() {
             if next.epoch > before.epoch {
                 (allowed.drain, allowed.forgotten) = (None, None);
             }
+            let is_order = matches!(step.request, Request::Operate { .. }) && next.epoch > before.epoch;
+            let is_at_work = |mark: &&mut SlotMark| mark.state == SlotState::Running && mark.epoch == before.epoch;
+            if let Some(mark) = allowed.slot.as_mut().filter(is_at_work).filter(|_| is_order) {
+                // What an operator ends is no run of the slot; what it was handed off to is one.
+                let is_evicted = before.live_tenure(step.now).is_some();
+                let is_passed_on = matches!(&step.request, Request::Operate { order: Order::HandOff { .. }, .. });
+                mark.runs = mark.runs.saturating_sub(u32::from(is_evicted)) + u32::from(is_passed_on);
+            }
             match &step.request {
                 Request::Renew { progress, .. } => {
                     let (old, new) = (allowed.tenure.as_mut().unwrap(), next.tenure.as_ref().unwrap());
@@ -255,7 +263,8 @@ fn a_write_changes_only_what_its_request_allows() {
                     allowed.tenure = None;
                     if let Some(mark) = allowed.slot.as_mut().filter(|m| m.epoch == before.epoch) {
                         mark.state = next.slot.unwrap().state;
-                        if *outcome == Outcome::NotStarted && mark.state == SlotState::Running {
+                        let is_no_run = matches!(outcome, Outcome::NotStarted | Outcome::Drained);
+                        if is_no_run && mark.state == SlotState::Running {
                             mark.runs = mark.runs.saturating_sub(1);
                         }
                     }
@@ -339,7 +348,9 @@ fn a_slot_is_done_at_most_once_and_never_goes_back() {
         each_write(&ops, |step, next| {
             if matches!(step.request, Request::Operate { order: Order::Rewind, .. }) {
                 // What an operator sets back, and only what was still to come, may be run when its time has come.
-                prop_assert!(next.slot == step.before.slot || next.slot.is_some_and(|mark| mark.slot.0 == step.now));
+                let kept = |mark: SlotMark| (mark.slot, mark.state, mark.epoch);
+                let is_kept = next.slot.map(kept) == step.before.slot.map(kept);
+                prop_assert!(is_kept || next.slot.is_some_and(|mark| mark.slot.0 == step.now));
                 done.borrow_mut().retain(|slot: &leasehold_core::Slot| slot.0 <= step.now);
                 return Ok(());
             }

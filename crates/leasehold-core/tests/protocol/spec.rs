@@ -86,6 +86,13 @@ impl Spec {
         began.is_some_and(|began| now < began + spacing)
     }
 
+    /// An operator ends whatever runs: that does not count as one of its slot's runs.
+    fn evict(&mut self, now: u64) {
+        if self.live(now).is_some() && self.slot.is_some_and(|(_, s, e)| s == SlotState::Running && e == self.epoch) {
+            self.runs = self.runs.saturating_sub(1);
+        }
+    }
+
     pub(crate) fn transfer(&mut self, nonce: u128, to: u64, grant: Option<u64>, now: u64) -> Answer {
         self.end(true, now);
         (self.epoch, self.since, self.drain, self.forgotten) = (to, now, None, None);
@@ -111,7 +118,15 @@ impl Spec {
                     No("lost")
                 }
             }
-            Concrete::Acquire { nonce, ttl, slot, gives_up, spacing } => {
+            Concrete::Acquire { nonce, ttl, slot, gives_up, spacing, requested } => {
+                if let Some((expected, until)) = requested {
+                    if expected != self.epoch {
+                        return No("changed");
+                    }
+                    if now >= until {
+                        return No("request expired");
+                    }
+                }
                 if let (Some((wanted, retry)), Some((last, state, _))) = (slot, self.slot) {
                     let over =
                         matches!(state, SlotState::Done | SlotState::Rewound) || (state == SlotState::Failed && !retry);
@@ -173,7 +188,7 @@ impl Spec {
             Concrete::Complete(c, outcome) => match self.slot {
                 _ if !ours(self, c) => No("lost"),
                 Some((_, state, e)) if e == c.epoch.get() => match (state, outcome) {
-                    (SlotState::Running, Outcome::Lost | Outcome::NotStarted) => Already,
+                    (SlotState::Running, Outcome::Lost | Outcome::NotStarted | Outcome::Drained) => Already,
                     (SlotState::Running, _) => {
                         self.close(e, outcome);
                         Write
@@ -192,10 +207,12 @@ impl Spec {
                     }
                 }
                 ConcreteOrder::HandOff { to, ttl } => {
+                    self.evict(now);
                     if let Some((slot, SlotState::Running, e)) = self.slot
                         && e == self.epoch
                     {
                         self.slot = Some((slot, SlotState::Running, self.epoch + 1));
+                        self.runs += 1;
                     }
                     self.transfer(to, self.epoch + 1, Some(now + ttl), now)
                 }
@@ -210,10 +227,17 @@ impl Spec {
                 }
                 ConcreteOrder::Forget { idle } => self.forget(nonce, idle, now),
                 ConcreteOrder::Revoke if self.epoch == 0 => No("never held"),
-                ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None, now),
-                ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None, now),
+                ConcreteOrder::Revoke => {
+                    self.evict(now);
+                    self.transfer(nonce, self.epoch + 1, None, now)
+                }
+                ConcreteOrder::Advance { past } => {
+                    self.evict(now);
+                    self.transfer(nonce, (self.epoch + 1).max(past + 1), None, now)
+                }
                 ConcreteOrder::Rewind if self.epoch == 0 => No("never held"),
                 ConcreteOrder::Rewind => {
+                    self.evict(now);
                     if self.slot.is_some_and(|(slot, ..)| slot > now) {
                         (self.slot, self.runs) = (Some((now, SlotState::Rewound, self.epoch + 1)), 1);
                     }
@@ -248,6 +272,7 @@ impl Spec {
             (0, None) if self.live(now).is_some() && !evict => No("held"),
             (0, None) => {
                 if self.live(now).is_some() {
+                    self.evict(now);
                     self.transfer(nonce, self.epoch + 1, None, now);
                 }
                 // What has run out ended then, not when somebody noticed.
@@ -278,7 +303,7 @@ impl Spec {
             match outcome {
                 Outcome::Succeeded => self.slot = Some((slot, SlotState::Done, e)),
                 Outcome::Failed => self.slot = Some((slot, SlotState::Failed, e)),
-                Outcome::NotStarted => self.runs = self.runs.saturating_sub(1),
+                Outcome::NotStarted | Outcome::Drained => self.runs = self.runs.saturating_sub(1),
                 _ => {}
             }
         }

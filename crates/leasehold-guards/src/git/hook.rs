@@ -67,25 +67,14 @@ impl FromStr for Protection {
     }
 }
 
-/// Which hook runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HookState {
-    /// `pre-receive`: refuses early, with a message that reaches the pusher. Enforces nothing by itself.
-    PreReceive,
-    /// `reference-transaction` in its state `prepared`: the refs are locked, and nothing is changed yet.
-    Transaction,
-}
-
-impl HookState {
-    /// Both.
-    pub const ALL: [HookState; 2] = [HookState::PreReceive, HookState::Transaction];
-
-    /// The file that git looks for.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            HookState::PreReceive => "pre-receive",
-            HookState::Transaction => "reference-transaction",
-        }
+leasehold_system::words! {
+    /// Which hook runs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum HookState {
+        /// `pre-receive`: refuses early, with a message that reaches the pusher. Enforces nothing by itself.
+        PreReceive = "pre-receive",
+        /// `reference-transaction` in its state `prepared`: the refs are locked, and nothing is changed yet.
+        Transaction = "reference-transaction",
     }
 }
 

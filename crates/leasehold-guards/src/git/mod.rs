@@ -32,11 +32,12 @@ use fence_ref::CommitDraft;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, LeaseName, Result, Token, Who, Why};
+use leasehold_system::sync::Mutex;
 use program::Git;
 use push::{Failure, FencedPush};
 use site::Site;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Guards what one lease pushes to one remote.
 #[derive(Debug, Clone)]
@@ -185,7 +186,7 @@ impl GitGuard {
     }
 
     fn remember(&self, lease: &LeaseName) {
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(lease.clone());
+        *self.lease.lock() = Some(lease.clone());
     }
 }
 
@@ -207,7 +208,7 @@ impl Guard for GitGuard {
     /// Every lease has its own fence on a remote. Before the guard knows a lease, only the remote's name is checked,
     /// and there is no high water.
     async fn high_water(&self) -> Result<Option<HighWater>> {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lease = self.lease.lock().clone();
         let site = Site::find(&self.git, &self.remote).await?;
         let Some(lease) = lease else { return Ok(None) };
         let fence = self.namespace.fence_of(&lease)?;

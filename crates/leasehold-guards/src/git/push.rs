@@ -20,9 +20,9 @@ use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold_core::guard::{self, HighWater, Policy};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result, Token};
+use leasehold_system::sync::Mutex;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often a push is tried while the fence moves. Each time, somebody of our own tenure has pushed.
@@ -400,7 +400,7 @@ impl<'a> FencedPush<'a> {
 
     async fn make(&self, fence_message: FenceMessage) -> Result<Oid> {
         self.reach(GitStep::MakeFence)?;
-        let draft = self.draft.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let draft = self.draft.lock().take();
         fence_ref::make_commit(self.site, &self.resource, &fence_message, draft).await
     }
 

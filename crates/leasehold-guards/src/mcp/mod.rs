@@ -18,8 +18,9 @@ use leasehold_core::hints::{self, Hints};
 use leasehold_core::{
     Coordinator, Epoch, Error, Kind, LeaseName, Lineage, Live, Resolved, Resolver, Result, Token, TokenState,
 };
+use leasehold_system::sync::Mutex;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -111,7 +112,7 @@ impl Gate {
     /// Whether a call may pass now. No exchange with the store.
     pub fn check(&self) -> Result<(), Closed> {
         let now = self.coordinator.clock().now();
-        match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.view.lock() {
             View::Until(Some(until), _) if now < *until => Ok(()),
             View::Until(until, trouble) => Err(self.unconfirmed(until.is_some(), trouble.as_deref())),
             View::Closed(closed) => Err(closed.clone()),
@@ -138,19 +139,19 @@ impl Gate {
     pub async fn refresh(&self) {
         let view = match self.look().await {
             Ok(live) => {
-                *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = live.ttl.get();
+                *self.ttl.lock() = live.ttl.get();
                 View::Until(Some(live.trust_until), None)
             }
             Err(error) => match error {
                 Failure::Final(closed) => View::Closed(closed),
                 // What was confirmed stays trusted until its deadline.
-                Failure::Passing(error) => match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
+                Failure::Passing(error) => match &*self.view.lock() {
                     View::Until(until, _) => View::Until(*until, Some(error.to_string())),
                     closed @ View::Closed(_) => closed.clone(),
                 },
             },
         };
-        let mut now = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.view.lock();
         // Two reads may end in another order than they began.
         if !matches!(*now, View::Closed(_)) {
             *now = view;
@@ -180,7 +181,7 @@ impl Gate {
 
     /// Writes what was sealed to the files, once.
     async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Failure> {
-        if self.filed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&next) {
+        if self.filed.lock().as_ref() == Some(&next) {
             return Ok(());
         }
         if is_adopted {
@@ -189,7 +190,7 @@ impl Gate {
         }
         let raised = self.files.raise(&next).await.map_err(Failure::Passing)?;
         raised.map_err(|rejection| self.refused(rejection))?;
-        *self.filed.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        *self.filed.lock() = Some(next);
         Ok(())
     }
 
@@ -254,10 +255,10 @@ impl Gate {
                 Ok(()) => told = false,
                 Err(_) => {}
             }
-            if matches!(*self.view.lock().unwrap_or_else(PoisonError::into_inner), View::Closed(_)) {
+            if matches!(*self.view.lock(), View::Closed(_)) {
                 return;
             }
-            let period = (*self.ttl.lock().unwrap_or_else(PoisonError::into_inner) / 3).max(SHORTEST);
+            let period = (*self.ttl.lock() / 3).max(SHORTEST);
             let clock = self.coordinator.clock();
             let next = clock.now() + period;
             clock.sleep_until((clock.now() + DEAF).min(next)).await;

@@ -23,13 +23,14 @@ use bytes::Bytes;
 use leasehold_core::guard::{self, Adopt, Guard, HighWater, Policy, Strength};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
+use leasehold_system::sync::Mutex;
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
 };
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -306,14 +307,14 @@ impl ObjectGuard {
     /// The object as this guard left it. Not used where equal contents have equal tags: there an old tag proves less
     /// than a fresh one.
     fn left(&self) -> Option<StoredObject> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let left = self.left.lock().take();
         let (version, high, former) = left.filter(|_| matches!(self.strength(), Strength::Atomic))?;
         Some(StoredObject { version, high: Some(high), former, write: None, attributes: Attributes::new(), body: None })
     }
 
     fn leave(&self, version: UpdateVersion, high: HighWater, former: Former) -> HighWater {
         let has_tag = version.e_tag.is_some() || version.version.is_some();
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = has_tag.then(|| (version, high.clone(), former));
+        *self.left.lock() = has_tag.then(|| (version, high.clone(), former));
         high
     }
 

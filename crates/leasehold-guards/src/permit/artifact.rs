@@ -3,13 +3,12 @@
 //! Promise: the runtime is never blocked. Callers that may block use the methods that end in `_now`. Non-promise: how
 //! the artifact is replaced is in the module of each guard.
 
-use crate::blocking::blocking;
+use crate::blocking::guard_by_blocking_calls;
 use crate::observe::file::FileStep;
 use crate::permit::error::Scene;
 use crate::permit::location::{ArtifactPath, shown};
 use crate::permit::{Permits, adopt, fence};
-use async_trait::async_trait;
-use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::guard::{HighWater, Policy};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Result, Token, Who, Why};
 use std::fmt;
@@ -58,19 +57,23 @@ impl<A: Artifact> ArtifactGuard<A> {
         &self.path
     }
 
-    /// [`Guard::seal`] for callers that may block.
+    /// [`Guard::seal`](leasehold_core::guard::Guard::seal) for callers that may block.
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
         Permits::open(self.scene(), &self.locate()?, token)?.seal()
     }
 
-    /// [`Adopt::adopt`] for callers that may block.
+    /// [`Adopt::adopt`](leasehold_core::guard::Adopt::adopt) for callers that may block.
     pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         adopt::adopt(self.scene(), &self.locate()?, from, token, by, why)
     }
 
-    /// [`Guard::high_water`] for callers that may block.
+    /// [`Guard::high_water`](leasehold_core::guard::Guard::high_water) for callers that may block.
     pub fn high_water_now(&self) -> Result<Option<HighWater>> {
         fence::high_water(&self.scene(), &self.locate()?)
+    }
+
+    fn resource_now(&self) -> String {
+        self.resource.clone()
     }
 
     pub(crate) fn locate(&self) -> Result<ArtifactPath> {
@@ -82,31 +85,4 @@ impl<A: Artifact> ArtifactGuard<A> {
     }
 }
 
-#[async_trait]
-impl<A: Artifact> Guard for ArtifactGuard<A> {
-    fn resource(&self) -> String {
-        self.resource.clone()
-    }
-
-    fn strength(&self) -> Strength {
-        Strength::Atomic
-    }
-
-    async fn seal(&self, token: &Token) -> Result<HighWater> {
-        let (guard, token) = (self.clone(), token.clone());
-        blocking(move || guard.seal_now(&token)).await
-    }
-
-    async fn high_water(&self) -> Result<Option<HighWater>> {
-        let guard = self.clone();
-        blocking(move || guard.high_water_now()).await
-    }
-}
-
-#[async_trait]
-impl<A: Artifact> Adopt for ArtifactGuard<A> {
-    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let (guard, from, token, by, why) = (self.clone(), from.clone(), token.clone(), by.clone(), why.clone());
-        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
-    }
-}
+guard_by_blocking_calls!(ArtifactGuard<A>, A: Artifact);

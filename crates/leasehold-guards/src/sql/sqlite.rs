@@ -5,7 +5,7 @@
 //! process that is *stopped* in the middle keeps the lock: the next one gets an error after a while. `leasehold run`
 //! ends the processes of a lost lease, stopped ones too, before anybody else can acquire it, so under it nobody waits.
 
-use crate::blocking::blocking;
+use crate::blocking::{blocking, guard_by_blocking_calls};
 use crate::observe::write::{WriteStep, reach};
 use crate::sql::{
     Dialect, FenceRow, Outcome, Resource, Rows, Script, Settling, Setup, SqlGuard, Statement, TRAIL_CHARS, escaped,
@@ -13,7 +13,7 @@ use crate::sql::{
 };
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
-use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::guard::{Guard, HighWater, Policy};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
 use leasehold_system::critical;
@@ -182,6 +182,10 @@ impl SqliteGuard {
         &self.path
     }
 
+    fn resource_now(&self) -> String {
+        format!("{}#{}", self.place(), self.resource)
+    }
+
     fn place(&self) -> String {
         format!("sqlite:{}", self.path.display())
     }
@@ -211,7 +215,7 @@ impl SqliteGuard {
         self.settle(&db, seal)
     }
 
-    /// [`Adopt::adopt`] for callers that may block.
+    /// [`Adopt::adopt`](leasehold_core::guard::Adopt::adopt) for callers that may block.
     pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         let shown = self.resource();
         let fail = |e| failed(e, &self.place(), &shown);
@@ -411,34 +415,7 @@ fn run_one(db: &Connection, statement: &Statement) -> rusqlite::Result<(u64, Opt
     Ok((values.len() as u64, Some(Rows { columns, values })))
 }
 
-#[async_trait]
-impl Guard for SqliteGuard {
-    fn resource(&self) -> String {
-        format!("{}#{}", self.place(), self.resource)
-    }
-
-    fn strength(&self) -> Strength {
-        Strength::Atomic
-    }
-
-    async fn seal(&self, token: &Token) -> Result<HighWater> {
-        let (guard, token) = (self.clone(), token.clone());
-        blocking(move || guard.seal_now(&token)).await
-    }
-
-    async fn high_water(&self) -> Result<Option<HighWater>> {
-        let guard = self.clone();
-        blocking(move || guard.high_water_now()).await
-    }
-}
-
-#[async_trait]
-impl Adopt for SqliteGuard {
-    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let (guard, from, token, by, why) = (self.clone(), from.clone(), token.clone(), by.clone(), why.clone());
-        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
-    }
-}
+guard_by_blocking_calls!(SqliteGuard);
 
 #[async_trait]
 impl SqlGuard for SqliteGuard {

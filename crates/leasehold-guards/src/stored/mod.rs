@@ -29,7 +29,7 @@ const MAX_ATTEMPTS: u32 = 4;
 pub const MAX_ADOPTIONS: usize = 32;
 
 /// What a fence says.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FenceRecord {
     /// The highest token that was admitted.
@@ -100,6 +100,16 @@ impl Adoption {
         ((&self.lease, self.lineage) == (&token.lease, token.lineage)).then_some(self.epoch)
     }
 
+    /// The lease that gave the resource away.
+    pub fn lease(&self) -> &LeaseName {
+        &self.lease
+    }
+
+    /// The highest epoch that was seen of it.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// Whether this one remembers this epoch of this lease, or a higher one.
     pub fn covers(&self, lease: &LeaseName, lineage: Lineage, epoch: Epoch) -> bool {
         (&self.lease, self.lineage) == (lease, lineage) && self.epoch >= epoch
@@ -113,8 +123,7 @@ impl Adoption {
 
 /// Whether a stored fence is an older copy of another: it says nothing that the other does not say too.
 pub fn is_older_copy(key: &Key, old: &[u8], new: &[u8]) -> Result<bool> {
-    let decoded = |bytes| codec::decode::<FenceRecord>(KIND, bytes, &key.to_string());
-    let (old, new) = (decoded(old)?, decoded(new)?);
+    let (old, new) = (FenceRecord::decode(old, key)?, FenceRecord::decode(new, key)?);
     let is_passed = |lease: &LeaseName, lineage, epoch| {
         let is_later = |now: &HighWater| (&now.lease, now.lineage) == (lease, lineage) && now.epoch > epoch;
         new.high.as_ref().is_some_and(is_later) || new.adopted.iter().any(|it| it.covers(lease, lineage, epoch))
@@ -181,6 +190,23 @@ impl FenceDocument {
 }
 
 impl FenceRecord {
+    /// Reads it from its bytes.
+    pub fn decode(bytes: &[u8], key: &Key) -> Result<Self> {
+        codec::decode(KIND, bytes, &key.to_string())
+    }
+
+    /// Whether this may follow by way of a token that is not older, with or without a write. What an operator gave away stays.
+    pub fn may_become(&self, next: &FenceRecord) -> bool {
+        let is_forward = match (&self.high, &next.high) {
+            (now, Some(next)) => {
+                let is_same = now.as_ref().is_some_and(|now| (&now.lease, now.epoch) == (&next.lease, next.epoch));
+                guard::seal(now.as_ref(), &next.token()).is_ok_and(|high| !is_same || high.seq <= next.seq)
+            }
+            (now, None) => now.is_none(),
+        };
+        is_forward && self.adopted == next.adopted
+    }
+
     /// How long after this moment of the store's clock requests may still be running behind a proxy.
     pub fn horizon_left(&self, now: Timestamp) -> Duration {
         let Some(horizon) = self.horizon else { return Duration::ZERO };

@@ -5,7 +5,7 @@
 
 use super::config::Upstream;
 use super::request::{OWN, TOKEN};
-use super::{connector, is_encrypted};
+use crate::outbound::{connector, is_encrypted};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};

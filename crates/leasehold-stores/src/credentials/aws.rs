@@ -270,14 +270,14 @@ mod tests {
         assert_eq!((found.key_id.as_str(), found.token.as_deref()), ("ID", Some("T")));
         // The second call asks nobody.
         assert_eq!(container.get().await.unwrap().key_id, "ID");
-        let asked = asked.lock().unwrap().clone();
+        let asked = asked.lock().clone();
         assert!(asked.len() == 1 && asked[0].starts_with("GET http://127.0.0.1:1/c {"), "{asked:?}");
         assert!(asked[0].contains(r#""authorization": Sensitive"#), "{asked:?}");
 
         let (script, asked) = Script::serve(["TOKEN", "my-role", ISSUED].map(|body| answer(200, body)));
         let endpoint = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:2/");
         assert_eq!(wanted(None, &[endpoint]).credentials(script).get().await.unwrap().key_id, "ID");
-        let asked = asked.lock().unwrap();
+        let asked = asked.lock();
         assert!(asked[0].starts_with("PUT http://127.0.0.1:2/latest/api/token "), "{asked:?}");
         assert!(asked[2].contains("/latest/meta-data/iam/security-credentials/my-role "), "{asked:?}");
         assert!(asked[2].contains(r#""x-aws-ec2-metadata-token": "TOKEN""#), "{asked:?}");
@@ -296,7 +296,7 @@ mod tests {
         let error = container.get().await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert_eq!(container.get().await.unwrap_err().kind(), Kind::Unsupported, "nobody is there");
-        assert!(asked.lock().unwrap()[0].starts_with("GET http://169.254.170.2/c "));
+        assert!(asked.lock()[0].starts_with("GET http://169.254.170.2/c "));
     }
 
     const TOKEN: &str = "eyJ.hunter2.sig";
@@ -397,7 +397,7 @@ mod tests {
         let disabled = wanted(None, &[("AWS_EC2_METADATA_DISABLED", "true")]).credentials(script.clone());
         let error = disabled.get().await.unwrap_err();
         assert!(error.kind() == Kind::Unsupported && error.to_string().contains("AWS_PROFILE"), "{error}");
-        assert!(asked.lock().unwrap().is_empty());
+        assert!(asked.lock().is_empty());
         let error = wanted(None, &[]).credentials(script).get().await.unwrap_err();
         assert!(error.kind() == Kind::Unsupported && error.to_string().contains("no AWS credentials"), "{error}");
     }

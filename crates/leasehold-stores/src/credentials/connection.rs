@@ -3,12 +3,13 @@
 use crate::url::Secret;
 use async_trait::async_trait;
 use leasehold_core::{Error, Kind, printable};
+use leasehold_system::sync::Mutex;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 use reqwest::header::{AUTHORIZATION, HeaderValue};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a service on the Internet may take.
@@ -55,11 +56,11 @@ impl Connector {
     }
 
     pub(super) fn ended(&self) -> Ended {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ended.lock().clone()
     }
 
     fn note(&self, ended: Ended) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = ended;
+        *self.ended.lock() = ended;
     }
 }
 
@@ -187,8 +188,8 @@ pub(super) mod stand_in {
             let (parts, body) = request.into_parts();
             let body = String::from_utf8_lossy(body.as_bytes().unwrap()).into_owned();
             let asked = format!("{} {} {:?} {body}", parts.method, parts.uri, parts.headers);
-            self.asked.lock().unwrap().push(asked);
-            let Some((status, body)) = self.answers.lock().unwrap().pop_front() else {
+            self.asked.lock().push(asked);
+            let Some((status, body)) = self.answers.lock().pop_front() else {
                 return Err(HttpError::new(HttpErrorKind::Connect, std::io::Error::other("refused")));
             };
             let mut response = HttpResponse::new(body.into_bytes().into());

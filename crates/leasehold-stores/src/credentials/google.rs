@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(error.kind(), Kind::Unsupported, "{error}");
         assert!(error.to_string().contains("token server refused with 400; check the clock"), "{error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
-        let asked = asked.lock().unwrap();
+        let asked = asked.lock();
         assert!(asked[0].starts_with("POST https://accounts.google.com/o/oauth2/token"), "{asked:?}");
         assert!(asked[0].contains("client_secret=hunter2&refresh_token=r%261"), "{asked:?}");
     }

@@ -3,8 +3,7 @@
 use crate::credentials::Env;
 use crate::dynamodb::DynamoStore;
 use crate::firestore::FirestoreStore;
-use crate::namespace::Namespace;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use leasehold_core::store::Store;
 use leasehold_core::{Key, Kind, LeaseName, Shelf};
 use leasehold_testbed::{aws_credentials, new_service_account};

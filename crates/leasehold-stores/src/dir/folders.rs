@@ -5,12 +5,12 @@
 //! the user's.
 
 use super::layout;
+use leasehold_system::sync::Mutex;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// The folders that this process made durable: the store's own, its shelves, and those in which long names continue. They
 /// are never removed, so once is enough.
@@ -60,13 +60,13 @@ impl Folders {
     }
 
     fn is_durable(&self, metadata: &fs::Metadata) -> bool {
-        let durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        let durable = self.durable.lock();
         durable.contains(&(metadata.dev(), metadata.ino()))
     }
 
     fn remember(&self, folder: &Path) -> io::Result<()> {
         let metadata = fs::metadata(folder)?;
-        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut durable = self.durable.lock();
         durable.insert((metadata.dev(), metadata.ino()));
         Ok(())
     }

@@ -54,7 +54,7 @@ mod root;
 #[cfg(test)]
 mod tests;
 
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use async_trait::async_trait;
 use attempt::Attempt;
 use leasehold_core::store::{
@@ -127,6 +127,7 @@ impl Store for DirStore {
             // Other machines' changes give no hints.
             watch: if local { Watching::Hints } else { Watching::None },
             writes_along: false,
+            by_verbs: false,
             durability: "fsync of file and folder before each answer",
         }
     }
@@ -167,11 +168,16 @@ impl Store for DirStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let volume = match self.root.volume() {
-            Volume::Local => "local",
-            _ => "network",
-        };
-        Ok(Survey::plain(self.capabilities().class).fine("file system", volume))
+        let survey = Survey::plain(self.capabilities().class);
+        Ok(match self.root.volume() {
+            Volume::Local => survey.advise(
+                "file system",
+                "local",
+                "the folder is on a disk of this machine, and other machines do not see it: if several machines are to share \
+                 leases, mount a shared file system (NFS) there, or use another store",
+            ),
+            _ => survey.fine("file system", "network"),
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::folders::{Folders, sync_folder};
 use super::layout::{self, Version};
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use leasehold_core::store::{Page, Reading, Revision, Versioned};
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use leasehold_system::clock;

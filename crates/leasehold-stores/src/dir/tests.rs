@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::layout::Mark;
 use super::root::Root;
 use super::{KEPT, layout};
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use leasehold_core::store::{Revision, Swap};
 use leasehold_core::{Key, Kind, Shelf};
 use std::collections::HashMap;

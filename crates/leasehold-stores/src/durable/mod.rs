@@ -5,12 +5,11 @@
 //! earlier time (point-in-time recovery) sets epochs back, too; revisions are random, so none comes again.
 //!
 //! `do+https://host/path`; `do+http` only to a loopback address, for trying it out. The token is the password part of
-//! the URL, or `LEASEHOLD_DO_TOKEN`.
+//! the URL, or `LEASEHOLD_DO_TOKEN`, or in the file that `LEASEHOLD_DO_TOKEN_FILE` names.
 
 use crate::http::client::{CA, Untimed, client, quoted, untimed};
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::{Address, Secret, is_loopback};
+use crate::url::{Address, Namespace, Secret, is_loopback};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -18,7 +17,7 @@ use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
     Versioned, Watch, Watching, skip_by_reading,
 };
-use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, secret};
 use reqwest::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -68,7 +67,10 @@ pub fn check(address: &Address) -> Result<()> {
 /// Prepares a client; nothing is sent.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<DurableStore> {
     check(address)?;
-    let token = address.password.clone().or_else(|| std::env::var(TOKEN).ok().map(|token| Secret::new(token.trim())));
+    let token = match address.password.clone() {
+        Some(token) => Some(token),
+        None => secret::variable(TOKEN)?.map(|token| Secret::new(token.trim())),
+    };
     DurableStore::new(address, namespace, token)
 }
 
@@ -233,6 +235,7 @@ impl Store for DurableStore {
             reach: Reach::Network,
             watch: Watching::Hints,
             writes_along: false,
+            by_verbs: false,
             durability: "the object's storage has confirmed the write before the answer leaves",
         }
     }

@@ -17,9 +17,8 @@ mod table;
 
 use crate::credentials::{self, Env, aws};
 use crate::http::client::{CA, client};
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -175,6 +174,7 @@ impl Store for DynamoStore {
             reach: Reach::Network,
             watch: Watching::None,
             writes_along: false,
+            by_verbs: false,
             durability: "the write is stored in two of three availability zones before each answer",
         }
     }
@@ -244,9 +244,7 @@ impl Store for DynamoStore {
             }
             start = answer.get("LastEvaluatedKey").cloned();
             if entries.len() > limit || start.is_none() {
-                let more = entries.len() > limit;
-                entries.truncate(limit);
-                return Ok(Page { entries, more, now });
+                return Ok(Page::of(entries, limit, now));
             }
         }
     }

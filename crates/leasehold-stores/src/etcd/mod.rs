@@ -20,9 +20,8 @@ mod watch;
 mod wire;
 
 use crate::http::Answer;
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::Config;
 use connection::{Connections, Reply};
@@ -35,6 +34,7 @@ use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Pair, Ranged, Swapped, base64};
@@ -121,7 +121,7 @@ impl EtcdStore {
         // one. The answer comes after the write was applied, so the read sees it.
         if refusal.cause == Cause::NoSpace
             && let Ok((found, _)) = self.find(key).await
-            && found.and_then(|value| number(&value.revision)).unwrap_or(0) == expected
+            && found.and_then(|value| value.revision.number()).unwrap_or(0) == expected
         {
             return Err(refusal.error(Phase::Reading));
         }
@@ -145,11 +145,6 @@ fn delete(key: &str) -> Value {
     json!({ "request_delete_range": { "key": base64(key) } })
 }
 
-/// None for a revision that this store never gave, and for 0, which would mean a missing key.
-fn number(revision: &Revision) -> Option<u64> {
-    revision.0.parse().ok().filter(|number| *number > 0)
-}
-
 #[async_trait]
 impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities {
@@ -160,6 +155,7 @@ impl Store for EtcdStore {
             reach: Reach::Network,
             watch: Watching::Hints,
             writes_along: false,
+            by_verbs: false,
             durability: "write-ahead log of most members, fsynced before each answer",
         }
     }
@@ -171,10 +167,10 @@ impl Store for EtcdStore {
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        let expected = match change.expected.map(number) {
+        let expected = match change.expected.map(Revision::number::<NonZeroU64>) {
             None => 0,
             Some(None) => return Ok(Swap::Mismatch),
-            Some(Some(number)) => number,
+            Some(Some(number)) => number.get(),
         };
         let (key, news) = (self.key(change.key), self.news(change.key));
         let success = match change.next {

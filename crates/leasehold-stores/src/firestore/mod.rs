@@ -12,9 +12,8 @@ mod connection;
 
 use crate::credentials::{self, Env, google, var};
 use crate::http::client::{CA, client};
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use crate::utc::millis_of;
 use async_trait::async_trait;
 use base64::Engine;
@@ -184,6 +183,7 @@ impl Store for FirestoreStore {
             reach: Reach::Network,
             watch: Watching::None,
             writes_along: false,
+            by_verbs: false,
             durability: "the commit is replicated to a majority of zones before each answer",
         }
     }
@@ -251,9 +251,7 @@ impl Store for FirestoreStore {
                 entries.push((name, self.value(document)?));
             }
             if documents.len() < asked || entries.len() >= wanted {
-                let more = entries.len() > limit;
-                entries.truncate(limit);
-                return Ok(Page { entries, more, now });
+                return Ok(Page::of(entries, limit, now));
             }
             after = entries.last().map(|(name, _)| name.clone());
         }

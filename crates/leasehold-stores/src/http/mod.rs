@@ -3,7 +3,7 @@
 //! Promise: an error is `Unavailable` only where the server surely did not get a write; a secret in a URL or a header never
 //! appears in a message. Non-promise: each store decides what a status means.
 
-#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore"))]
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore", feature = "remote"))]
 pub(crate) mod client;
 
 use crate::phase::Phase;

@@ -9,11 +9,11 @@ use crate::phase::Phase;
 use futures_util::FutureExt;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind, Result};
+use leasehold_system::sync::Mutex;
 use mysql_async::consts::StatusFlags;
 use mysql_async::prelude::{Protocol, Queryable};
 use mysql_async::{Conn, Pool, QueryResult, Row, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -145,7 +145,7 @@ impl Connections {
         }
         // After a failover the name leads to another server, but an old connection would stay with this one.
         if let Ok(Answer { stopped: Some(Stop::ReadOnly(_)), .. }) = &answer {
-            lock(&self.idle).clear();
+            self.idle.lock().clear();
             return answer;
         }
         // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a read
@@ -164,7 +164,7 @@ impl Connections {
         let turn = self.turns.acquire().await.map_err(closed)?;
         let mut logins = 1;
         loop {
-            let idle = lock(&self.idle).pop();
+            let idle = self.idle.lock().pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
             let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.config.options(is_plain))));
             match line.conn().await.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
@@ -245,7 +245,7 @@ impl Held<'_> {
     fn give_back(mut self) {
         if let (Some(conn), Some(mut line)) = (self.conn.take(), self.line.take()) {
             line.warm = Some((conn, SystemClock.now()));
-            lock(&self.home.idle).push(line);
+            self.home.idle.lock().push(line);
         }
     }
 }
@@ -283,8 +283,4 @@ async fn take<P: Protocol>(mut result: QueryResult<'_, '_, P>, phase: Phase, pla
             Err(failure) => return Err(failure),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

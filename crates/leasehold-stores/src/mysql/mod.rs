@@ -19,10 +19,8 @@ mod connection;
 mod error;
 mod survey;
 
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::revision;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::Config;
 use connection::{Answer, Connections};
@@ -187,7 +185,7 @@ impl MysqlStore {
     }
 
     async fn put(&self, key: &Key, expected: Option<u64>, value: &[u8]) -> Result<Swap> {
-        let fresh = revision::fresh();
+        let fresh = Revision::random_number();
         let (shelf, name) = (Value::from(&*self.namespace.shelf(key.shelf)), Value::from(key.name.as_str()));
         let written = match expected {
             None => {
@@ -251,6 +249,7 @@ impl Store for MysqlStore {
             reach: Reach::Network,
             watch: Watching::None,
             writes_along: false,
+            by_verbs: false,
             durability: "InnoDB commit, flushed before each answer as innodb_flush_log_at_trx_commit=1 says",
         }
     }
@@ -264,7 +263,7 @@ impl Store for MysqlStore {
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        match (change.next, change.expected.map(revision::number)) {
+        match (change.next, change.expected.map(Revision::number)) {
             (_, Some(None)) => Ok(Swap::Mismatch),
             (Next::Put(value), expected) => self.put(change.key, expected.flatten(), value).await,
             (Next::Erase, expected) => self.erase(change.key, expected.flatten().unwrap_or_default()).await,
@@ -278,11 +277,9 @@ impl Store for MysqlStore {
         let Range { after, limit, .. } = range;
         let shelf = self.namespace.shelf(shelf);
         let after = after.map_or("", LeaseName::as_str);
-        let (now, mut rows) = self
+        let (now, rows) = self
             .ask(LIST, vec![Value::from(&*shelf), Value::from(after), Value::from(limit.saturating_add(1))])
             .await?;
-        let more = rows.len() > limit;
-        rows.truncate(limit);
         let mut entries = Vec::with_capacity(rows.len());
         for mut row in rows {
             let name: Option<String> = row.get_opt(1).and_then(std::result::Result::ok);
@@ -290,7 +287,7 @@ impl Store for MysqlStore {
                 .map_err(|e| self.strange("a record of no lease").with_source(e))?;
             entries.push((name, self.versioned(&mut row)?));
         }
-        Ok(Page { entries, more, now })
+        Ok(Page::of(entries, limit, now))
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

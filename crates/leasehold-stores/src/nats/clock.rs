@@ -7,7 +7,7 @@
 
 use leasehold_core::Timestamp;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use std::sync::{Mutex, PoisonError};
+use leasehold_system::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -42,7 +42,7 @@ impl Pulse {
     }
 
     fn next_at(&self, now: Moment) -> Next {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if let Some(asked) = last.as_ref().filter(|asked| now.saturating_since(asked.at) <= FRESH) {
             return Next::Wait(asked.told.clone());
         }

@@ -27,9 +27,8 @@ mod survey;
 mod watch;
 mod wire;
 
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use async_nats::HeaderMap;
 use async_trait::async_trait;
 use clock::Next;
@@ -42,12 +41,14 @@ use leasehold_core::store::{
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use names::Names;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use wire::{Ack, Get, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purge, Purged, Stored, Subjects, WhoAmI};
+use wire::{Ack, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purged, Stored, WhoAmI};
 
 /// How many records are asked for at once.
 const ABREAST: usize = 64;
@@ -171,7 +172,7 @@ impl NatsStore {
     }
 
     async fn last(&self, connection: &Connection, subject: &str) -> Result<Option<Stored>, Failure> {
-        let payload = json(&Get { last_by_subj: subject });
+        let payload = json(&json!({ "last_by_subj": subject }));
         match connection.api::<Got>(&format!("STREAM.MSG.GET.{}", self.names.stream), payload).await {
             Ok(got) => Ok(got.message),
             Err(failure) if failure.is(NO_MESSAGE) || failure.is(NO_STREAM) => Ok(None),
@@ -312,7 +313,7 @@ impl NatsStore {
         let mut all = BTreeMap::new();
         let mut offset = 0;
         for _ in 0..MAX_ANSWERS {
-            let payload = json(&Subjects { subjects_filter: &filter, offset });
+            let payload = json(&json!({ "subjects_filter": filter, "offset": offset }));
             let Some(info) = self.info(connection, payload).await? else {
                 return Ok((BTreeMap::new(), self.time_without_bucket(connection).await?));
             };
@@ -398,14 +399,8 @@ fn value(stored: Option<Stored>) -> Result<Option<Versioned>, Failure> {
     Ok(Some(Versioned { bytes, revision: Revision(stored.seq.to_string()) }))
 }
 
-/// The number of a message; none for a revision that this store never gave.
-fn number(revision: &Revision) -> Option<u64> {
-    revision.0.parse().ok().filter(|seq| *seq > 0)
-}
-
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    // Text, numbers and flags cannot fail to serialize.
-    serde_json::to_vec(value).unwrap_or_default()
+fn json(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
 }
 
 #[async_trait]
@@ -418,6 +413,7 @@ impl Store for NatsStore {
             reach: Reach::Network,
             watch: Watching::Hints,
             writes_along: false,
+            by_verbs: false,
             durability: "in the stream of every answering replica, synced to disk every 2 minutes unless set otherwise",
         }
     }
@@ -433,10 +429,10 @@ impl Store for NatsStore {
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        let last = match change.expected.map(number) {
+        let last = match change.expected.map(Revision::number::<NonZeroU64>) {
             None => 0,
             Some(None) => return Ok(Swap::Mismatch),
-            Some(Some(seq)) => seq,
+            Some(Some(seq)) => seq.get(),
         };
         let Offered::Stored(seq, now) = self.publish(change.key, last, change.next).await? else {
             return Ok(Swap::Mismatch);
@@ -447,7 +443,7 @@ impl Store for NatsStore {
         // The record is gone. The marker does no harm, and the next writer replaces it. Messages after the marker have
         // higher numbers and stay.
         if let Ok(connection) = self.connections.connection().await {
-            let payload = json(&Purge { filter: &self.names.subject(change.key), seq: seq + 1 });
+            let payload = json(&json!({ "filter": self.names.subject(change.key), "seq": seq + 1 }));
             let _ = connection.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;
         }
         // Not a number: the key has no value any more, so no swap may expect this.

@@ -3,7 +3,7 @@
 //! Promise: every key has a subject of its own, of characters that NATS and its tools allow in a key, and the subject
 //! gives the name back. Non-promise: subjects do not sort as names do.
 
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use leasehold_core::{Key, LeaseName, Shelf};
 
 /// The bucket, stream and subjects of one namespace.

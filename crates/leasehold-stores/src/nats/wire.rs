@@ -6,7 +6,7 @@ use crate::utc::millis_of;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use leasehold_core::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::HashMap;
 
 /// The stream is not there.
@@ -186,26 +186,6 @@ impl WhoAmI {
     pub(super) fn now(&self) -> Option<Timestamp> {
         millis_of(&self.server.time).map(Timestamp::from_millis)
     }
-}
-
-/// Asks for a subject's last message.
-#[derive(Debug, Serialize)]
-pub(super) struct Get<'a> {
-    pub(super) last_by_subj: &'a str,
-}
-
-/// Asks for a stream with its subjects.
-#[derive(Debug, Serialize)]
-pub(super) struct Subjects<'a> {
-    pub(super) subjects_filter: &'a str,
-    pub(super) offset: u64,
-}
-
-/// Drops what a subject had before this sequence.
-#[derive(Debug, Serialize)]
-pub(super) struct Purge<'a> {
-    pub(super) filter: &'a str,
-    pub(super) seq: u64,
 }
 
 /// A new bucket: one version of each record, kept for ever, on disk.

@@ -270,7 +270,7 @@ impl Builder {
         // A conditional write that is repeated after it was done looks refused.
         let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
         let options = ClientOptions::new().with_allow_http(true);
-        match self {
+        let built: object_store::Result<Arc<dyn Cloud>> = match self {
             Builder::S3(builder) => builder
                 .with_bucket_name(bucket)
                 .with_retry(retry)
@@ -279,25 +279,23 @@ impl Builder {
                 .with_disable_bulk_delete(true)
                 .with_http_connector(connector)
                 .build()
-                .map(|cloud| Arc::new(cloud) as _)
-                .map_err(|e| e.to_string()),
+                .map(|cloud| Arc::new(cloud) as _),
             Builder::Google { builder, .. } => builder
                 .with_bucket_name(bucket)
                 .with_retry(retry)
                 .with_client_options(options)
                 .with_http_connector(connector)
                 .build()
-                .map(|cloud| Arc::new(cloud) as _)
-                .map_err(|e| e.to_string()),
+                .map(|cloud| Arc::new(cloud) as _),
             Builder::Azure(builder) => builder
                 .with_container_name(bucket)
                 .with_retry(retry)
                 .with_client_options(options)
                 .with_http_connector(connector)
                 .build()
-                .map(|cloud| Arc::new(cloud) as _)
-                .map_err(|e| e.to_string()),
-        }
+                .map(|cloud| Arc::new(cloud) as _),
+        };
+        built.map_err(|e| e.to_string())
     }
 }
 

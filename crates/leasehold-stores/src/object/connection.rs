@@ -9,9 +9,10 @@ use crate::phase::Phase;
 use crate::utc::time_of;
 use async_trait::async_trait;
 use leasehold_core::{Error, Kind, Result, Timestamp};
+use leasehold_system::sync::Mutex;
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
 use object_store::{ClientOptions, Extensions};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a connection may take to be made.
@@ -50,11 +51,11 @@ impl Watcher {
     }
 
     pub(super) fn seen(&self) -> Seen {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn note(&self, note: impl FnOnce(&mut Seen)) {
-        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        note(&mut self.0.lock());
     }
 }
 

@@ -22,9 +22,8 @@ mod rotation;
 pub use files::Files;
 
 use crate::credentials::{self, Env, Issue};
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::{Bucket, Service};
 use connection::{Seen, Watcher, failure, in_time};
@@ -386,6 +385,7 @@ impl Store for BucketStore {
             reach: Reach::Network,
             watch: Watching::None,
             writes_along: false,
+            by_verbs: false,
             durability: "the service has stored the object, as redundantly as the bucket is set up",
         }
     }

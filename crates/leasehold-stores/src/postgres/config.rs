@@ -3,12 +3,12 @@
 //! Promise: what libpq's tools find, this finds too, in the same order (URL, environment, file, default). Non-promise:
 //! service files and Kerberos.
 
-use super::passfile;
 use super::statements::Table;
 use super::tls::{self, Trust};
 use crate::url::{Address, Secret};
 use leasehold_core::{Result, printable};
 use leasehold_system::accounts;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,7 @@ impl Config {
                 config.ssl_mode(if is_socket { SslMode::Disable } else { mode });
                 let found = password.clone().or_else(|| {
                     let name = if is_socket { "localhost" } else { &host };
-                    passfile::find(passfile.as_deref()?, name, port, &database, &user)
+                    password_in(passfile.as_deref()?, name, port, &database, &user)
                 });
                 if let Some(found) = found {
                     config.password(found.reveal());
@@ -171,11 +171,45 @@ fn mode_of(text: &str) -> Result<(SslMode, Trust), String> {
     }
 }
 
+/// The password of the first line of a password file that matches: `host:port:database:user:password`, `*` for any. As with libpq, a file that others can read is ignored.
+fn password_in(file: &Path, host: &str, port: u16, database: &str, user: &str) -> Option<Secret> {
+    let about = std::fs::metadata(file).ok()?;
+    if !about.is_file() || about.permissions().mode() & 0o077 != 0 {
+        return None;
+    }
+    let text = std::fs::read_to_string(file).ok()?;
+    let wanted = [host, &port.to_string(), database, user];
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let fields = fields(line);
+        let (password, places) = fields.split_last()?;
+        let fits = places.len() == wanted.len()
+            && places.iter().zip(wanted).all(|(field, wanted)| field == "*" || field == wanted);
+        fits.then(|| Secret::new(password.as_str()))
+    })
+}
+
+/// The fields of a line; `\` takes the next character as it is. Colons in the fifth field belong to it.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(c) = characters.next() {
+        let count = fields.len();
+        if c == ':' && count < 5 {
+            fields.push(String::new());
+            continue;
+        }
+        let plain = if c == '\\' { characters.next().unwrap_or(c) } else { c };
+        if let Some(field) = fields.last_mut() {
+            field.push(plain);
+        }
+    }
+    fields
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use leasehold_core::Kind;
-    use std::os::unix::fs::PermissionsExt;
     use tokio_postgres::config::Host;
 
     fn read(url: &str, variables: &[(&str, &str)]) -> Result<Config> {
@@ -275,5 +309,23 @@ mod tests {
         assert!(refusal("postgres://h?table=A", &me).contains("is not `table` or `schema.table`"));
         assert!(refusal("postgres://u:hunter2@h?tabel=a", &me).contains("`tabel` is not known"));
         assert!(!refusal("postgres://u:hunter2@h?tabel=a", &me).contains("hunter2"));
+    }
+
+    #[test]
+    fn the_first_line_that_fits_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pass");
+        let lines = "# a note\ndb:5432:*:other:no\nd\\:b:*:x:me:a\\:b:c\\\\d\ndb:5432:*:me:first\n*:*:*:me:second\n";
+        std::fs::write(&file, lines).unwrap();
+        let find = |host, port, database, user| {
+            password_in(&file, host, port, database, user).map(|secret| secret.reveal().to_owned())
+        };
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(find("db", 5432, "x", "me"), None, "others can read it");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(find("db", 5432, "x", "me").as_deref(), Some("first"));
+        assert_eq!(find("db", 5433, "x", "me").as_deref(), Some("second"));
+        assert_eq!(find("d:b", 1, "x", "me").as_deref(), Some("a:b:c\\d"));
+        assert_eq!(find("db", 5432, "x", "nobody"), None);
     }
 }

@@ -9,10 +9,11 @@ use super::error::{Failure, failed, silent, standby};
 use crate::phase::Phase;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind};
+use leasehold_system::sync::Mutex;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as Shared, MutexGuard as SharedGuard, Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
@@ -222,7 +223,7 @@ impl Connections {
 
     /// An idle connection, if there is one.
     pub(super) fn take_idle(&self) -> Option<Connection> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|connection| !connection.client.is_closed());
         idle.pop()
     }
@@ -233,7 +234,7 @@ impl Connections {
             return;
         }
         connection.used = SystemClock.now();
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         let oldest = idle.first().map(|oldest| connection.used.saturating_since(oldest.used));
         if oldest.is_some_and(|unused| unused > IDLE) {
             idle.remove(0);
@@ -241,12 +242,8 @@ impl Connections {
         idle.push(connection);
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn forget_all(&self) {
-        self.idle().clear();
+        self.idle.lock().clear();
         if let Ok(mut session) = self.session.try_lock() {
             *session = None;
         }

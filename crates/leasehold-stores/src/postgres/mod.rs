@@ -13,16 +13,13 @@ mod config;
 mod connection;
 mod direct;
 mod error;
-mod passfile;
 mod statements;
 mod survey;
 mod tls;
 mod watch;
 
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::revision;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::Config;
 use connection::{Connections, Params};
@@ -186,6 +183,7 @@ impl Store for PostgresStore {
             reach: Reach::Network,
             watch: if self.listener.is_pooled() { Watching::None } else { Watching::Hints },
             writes_along: true,
+            by_verbs: false,
             durability: "the commit is flushed on the server, and on its synchronous standbys if it has any",
         }
     }
@@ -204,13 +202,13 @@ impl Store for PostgresStore {
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
         let Change { key, next, along, notify, .. } = *change;
-        let (revision, missing) = match change.expected.map(revision::number::<i64>) {
+        let (revision, missing) = match change.expected.map(Revision::number::<i64>) {
             Some(None) => return Ok(Swap::Mismatch),
             Some(revision) => (revision, Missing::Mismatch),
             None => (None, Missing::Make),
         };
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
-        let (fresh, value) = (revision::fresh(), next.value().unwrap_or_default());
+        let (fresh, value) = (Revision::random_number(), next.value().unwrap_or_default());
         let tag = notify.then(|| self.listener.tag(key));
         let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
         let parts = |key: &'_ Key| (key.shelf.as_str(), key.name.as_str().to_owned());
@@ -261,7 +259,11 @@ impl Store for PostgresStore {
             (&more_than_asked, Type::INT8),
             (&skip, Type::INT8),
         ];
-        let Some(rows) = self.look(&self.statements.list, params).await? else {
+        let (sql, params) = match skip {
+            0 => (&self.statements.list, &params[..4]),
+            _ => (&self.statements.list_skipping, params),
+        };
+        let Some(rows) = self.look(sql, params).await? else {
             return Ok(Page { entries: Vec::new(), more: false, now: self.now().await? });
         };
         let now = rows.first().map_or_else(|| Err(strange("it has no row")), |row| timestamp(row, 0))?;
@@ -275,9 +277,7 @@ impl Store for PostgresStore {
             })?;
             entries.push((name, value));
         }
-        let more = entries.len() > limit;
-        entries.truncate(limit);
-        Ok(Page { entries, more, now })
+        Ok(Page::of(entries, limit, now))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -1,6 +1,6 @@
 //! The table, and every statement on it.
 
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use leasehold_core::Key;
 use leasehold_core::store::Along;
 use ring::digest::{Context, SHA256};
@@ -134,6 +134,8 @@ pub(super) struct Statements {
     pub(super) renew: String,
     pub(super) delete: String,
     pub(super) list: String,
+    /// The same behind some that are skipped: by their names alone, which are in the index, and not by their rows.
+    pub(super) list_skipping: String,
     /// Writes one row and, if that was done, others along with it.
     along: [String; 8],
 }
@@ -181,7 +183,12 @@ impl Statements {
             delete: format!("DELETE FROM {table} WHERE {is_it}{}", telling!()),
             list: format!(
                 "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
-                 WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4 OFFSET $5) r ON true ORDER BY r.name"
+                 WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
+            ),
+            list_skipping: format!(
+                "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
+                 WHERE namespace = $1 AND shelf = $2 AND name >= (SELECT name FROM {table} WHERE namespace = $1 AND shelf = $2 \
+                 AND name > $3 ORDER BY name LIMIT 1 OFFSET $5) ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
             ),
         }
     }

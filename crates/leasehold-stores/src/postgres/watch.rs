@@ -15,8 +15,9 @@ use crate::phase::Phase;
 use leasehold_core::Key;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::store::Watch;
+use leasehold_system::sync::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -80,14 +81,14 @@ impl Listener {
 
     /// Whether a pooler was found in between, so that there are no hints.
     pub(super) fn is_pooled(&self) -> bool {
-        self.shared().is_pooled
+        self.shared.lock().is_pooled
     }
 
     pub(super) async fn watch(self: Arc<Self>, key: &Key) -> Watch {
         let (sender, watch) = Watch::channel();
         let (settled, has_settled) = oneshot::channel();
         {
-            let mut shared = self.shared();
+            let mut shared = self.shared.lock();
             if shared.is_pooled {
                 return Watch::silent();
             }
@@ -105,13 +106,9 @@ impl Listener {
         }
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The tags that are watched. If there are none and the listener may end, it is marked as ended, and must return.
     fn watched(&self, may_end: bool) -> HashSet<i64> {
-        let mut shared = self.shared();
+        let mut shared = self.shared.lock();
         shared.watched.retain(|_, watchers| {
             watchers.retain(|watcher| !watcher.sender.is_closed());
             !watchers.is_empty()
@@ -126,7 +123,7 @@ impl Listener {
             match self.session(&mut pause).await {
                 Ended::Unwanted => return,
                 Ended::Pooled => {
-                    let mut shared = self.shared();
+                    let mut shared = self.shared.lock();
                     (shared.is_pooled, shared.is_running) = (true, false);
                     // Drops the senders, which ends the watches.
                     shared.watched.clear();
@@ -233,7 +230,7 @@ impl Listener {
             *session = Some(connection);
         }
         *held = watched;
-        let mut shared = self.shared();
+        let mut shared = self.shared.lock();
         for tag in held.iter() {
             for watcher in shared.watched.get_mut(tag).into_iter().flatten() {
                 match watcher.settled.take() {
@@ -259,7 +256,7 @@ impl Listener {
 
     /// Passes a hint on; whether there was anybody to pass it on to.
     fn hint(&self, tag: i64) -> bool {
-        let shared = self.shared();
+        let shared = self.shared.lock();
         let watchers = || shared.watched.get(&tag).into_iter().flatten();
         for watcher in watchers() {
             let _ = watcher.sender.try_send(());

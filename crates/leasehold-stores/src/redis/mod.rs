@@ -17,9 +17,8 @@ mod statements;
 mod survey;
 mod watch;
 
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::Address;
+use crate::url::{Address, Namespace};
 use ::redis::Value;
 use async_trait::async_trait;
 use config::Config;
@@ -157,6 +156,7 @@ impl Store for RedisStore {
             reach: Reach::Network,
             watch: Watching::Hints,
             writes_along: false,
+            by_verbs: false,
             durability: match self.connections.config.wait {
                 Some(_) => "as the server's `appendfsync` says, and the named number of replicas has it in memory",
                 None => "as the server's `appendfsync` says; replicas get it later",

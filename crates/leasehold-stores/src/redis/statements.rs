@@ -7,7 +7,7 @@
 //! was changed. And every script has a command that writes, even a read, because a replica refuses those: so nothing is ever
 //! read from one. Time is in milliseconds, rounded down.
 
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use ::redis::Script;
 use leasehold_core::{Key, Shelf};
 use std::sync::LazyLock;

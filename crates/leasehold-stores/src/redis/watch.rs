@@ -1,8 +1,8 @@
 //! The watches of each channel.
 
 use ::redis::{PushInfo, PushKind, Value};
+use leasehold_system::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
@@ -32,7 +32,7 @@ pub(super) struct Added {
 impl Watchers {
     /// Adds a watch.
     pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> Added {
-        let mut watches = self.lock();
+        let mut watches = self.watches.lock();
         let senders = watches.by_channel.entry(channel.to_owned()).or_default();
         let is_first = senders.is_empty();
         senders.push(sender);
@@ -41,13 +41,13 @@ impl Watchers {
 
     /// Every channel that somebody watches.
     pub(super) fn channels(&self) -> Vec<String> {
-        self.lock().by_channel.keys().cloned().collect()
+        self.watches.lock().by_channel.keys().cloned().collect()
     }
 
     /// Removes dropped watches; returns the channels that nobody watches now, and whether any is left. If none is, the task that
     /// maintains the connection must end.
     pub(super) fn prune(&self) -> (Vec<String>, bool) {
-        let mut watches = self.lock();
+        let mut watches = self.watches.lock();
         let mut gone = Vec::new();
         watches.by_channel.retain(|channel, senders| {
             senders.retain(|sender| !sender.is_closed());
@@ -62,7 +62,7 @@ impl Watchers {
 
     /// Hints everybody: something may have been missed.
     pub(super) fn hint_all(&self) {
-        for sender in self.lock().by_channel.values().flatten() {
+        for sender in self.watches.lock().by_channel.values().flatten() {
             // If it is full, a hint is pending already.
             let _ = sender.try_send(());
         }
@@ -75,7 +75,7 @@ impl Watchers {
         }
         let Some(Value::BulkString(channel)) = push.data.first() else { return };
         let Ok(channel) = std::str::from_utf8(channel) else { return };
-        let watches = self.lock();
+        let watches = self.watches.lock();
         let Some(senders) = watches.by_channel.get(channel) else { return };
         for sender in senders {
             let _ = sender.try_send(());
@@ -83,9 +83,5 @@ impl Watchers {
         if senders.iter().all(Sender::is_closed) {
             self.unwanted.notify_one();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Watches> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
 //! Opening: as little work as possible on a file of ours, and safe on a new one that several processes open at once.
 
 use super::statements::{BUSY, Database, failed, refuse};
-use crate::namespace::Namespace;
 use crate::phase::Phase;
+use crate::url::Namespace;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::clock::{self, Moment};
 use leasehold_system::volume::{self, SecondName, Volume};

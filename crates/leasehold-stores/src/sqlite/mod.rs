@@ -17,14 +17,14 @@ mod connection;
 mod sharing;
 mod statements;
 
-use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::revision;
+use crate::url::Namespace;
 use async_trait::async_trait;
 pub use blocker::{Blocker, ask, blocker};
 use commit::Pending;
 use leasehold_core::store::{
-    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Store, Survey, Swap, Watch, Watching,
+    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Watch,
+    Watching,
 };
 use leasehold_core::{Error, Key, Kind, Result, Shelf};
 use leasehold_system::watch::PathWatch;
@@ -118,6 +118,7 @@ impl Store for SqliteStore {
             reach: Reach::Host,
             watch: Watching::Hints,
             writes_along: true,
+            by_verbs: false,
             durability: "write-ahead log, one fsync before each answer",
         }
     }
@@ -133,11 +134,11 @@ impl Store for SqliteStore {
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        let expected = match change.expected.map(revision::number) {
+        let expected = match change.expected.map(Revision::number) {
             Some(None) => return Ok(Swap::Mismatch),
             expected => expected.flatten(),
         };
-        let next = change.next.value().map(|value| (value.to_vec(), revision::fresh()));
+        let next = change.next.value().map(|value| (value.to_vec(), Revision::random_number()));
         let put = change.along.put.map(|(key, value)| (key.clone(), value.to_vec()));
         let erased = change.along.erase.cloned();
         self.change(Pending { key: change.key.clone(), expected, next, erased, put }).await

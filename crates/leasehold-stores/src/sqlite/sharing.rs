@@ -5,13 +5,14 @@
 
 use super::commit::Pending;
 use super::statements::Database;
-use crate::namespace::Namespace;
+use crate::url::Namespace;
 use leasehold_core::Result;
 use leasehold_core::store::Swap;
+use leasehold_system::sync::Mutex as PlainMutex;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex as PlainMutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use tokio::sync::{Mutex, oneshot};
 
 /// A connection, and the changes that wait for it.
@@ -30,11 +31,11 @@ pub(super) struct Waiting {
 impl Shared {
     /// Queues a change for the next user of the connection.
     pub(super) fn wait_for(&self, change: Waiting) {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        self.pending.lock().push(change);
     }
 
     pub(super) fn take_pending(&self) -> Vec<Waiting> {
-        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.pending.lock())
     }
 }
 
@@ -46,16 +47,13 @@ struct Entry {
     identity: (u64, u64),
 }
 
-fn databases() -> MutexGuard<'static, Databases> {
-    static DATABASES: OnceLock<PlainMutex<Databases>> = OnceLock::new();
-    DATABASES.get_or_init(PlainMutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-}
+static DATABASES: LazyLock<PlainMutex<Databases>> = LazyLock::new(PlainMutex::default);
 
 /// The connection that this process has to the file, or a new one.
 pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Arc<Shared>> {
     let key = (path.to_path_buf(), namespace.as_str().to_owned());
     let found = std::fs::metadata(&path).ok().map(|file| (file.dev(), file.ino()));
-    if let Some(entry) = databases().get(&key)
+    if let Some(entry) = DATABASES.lock().get(&key)
         && Some(entry.identity) == found
         && let Some(shared) = entry.shared.upgrade()
     {
@@ -64,7 +62,7 @@ pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Arc<Shared>>
     let database = Database::open(path, namespace)?;
     let identity = database.identity;
     let shared = Arc::new(Shared { database: Arc::new(Mutex::new(database)), pending: PlainMutex::default() });
-    let mut databases = databases();
+    let mut databases = DATABASES.lock();
     databases.retain(|_, entry| entry.shared.strong_count() > 0);
     databases.insert(key, Entry { shared: Arc::downgrade(&shared), identity });
     Ok(shared)

@@ -1,13 +1,14 @@
 //! The open database: its statements, and what its errors mean.
 
 use super::blocker::blocker;
-use crate::namespace::Namespace;
 use crate::phase::Phase;
+use crate::url::Namespace;
 use leasehold_core::store::{Class, Page, Range, Reading, Revision, Survey, Versioned};
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use leasehold_system::volume::SecondName;
 use leasehold_system::{clock, critical};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use std::time::Duration;
 /// How long a call waits for other processes' writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
+/// The file, its log and the log's index, and what SQLite needs besides.
+const FILES_OF_A_DATABASE: usize = 8;
 const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
 const LIST: &str = "SELECT name, revision, value FROM record
     WHERE shelf = ?1 AND name > ?2 ORDER BY name LIMIT ?3 OFFSET ?4";
@@ -39,6 +42,7 @@ impl Drop for Database {
 
 impl Database {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
+        self.in_place()?;
         let read = || {
             // Taken before the read: if this process slept in between, a tenure does not look expired.
             let now = now();
@@ -68,15 +72,21 @@ impl Database {
 
     /// Refuses a file that was moved or replaced: nobody else would ever see what is written to the old one.
     pub(super) fn check_identity(&self) -> Result<()> {
+        refuse(&self.path, SecondName::by_link(&self.in_place()?))
+    }
+
+    /// The file that is open, if it is still where it was: what is read from one that was moved or replaced is old.
+    fn in_place(&self) -> Result<Metadata> {
         let place = self.path.display();
         match std::fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == self.identity => refuse(&self.path, SecondName::by_link(&found)),
+            Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(found),
             Ok(_) => Err(Error::new(Kind::Unavailable, format!("{place} was replaced by another file; start again"))),
             Err(e) => Err(Error::unavailable(format!("{place} was moved away; start again"), e)),
         }
     }
 
     pub(super) fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.in_place()?;
         let Range { after, skip, limit } = range;
         let list = || {
             let now = now();
@@ -91,15 +101,14 @@ impl Database {
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
         };
         let (rows, now) = list().map_err(|e| failed(e, Phase::Reading, &self.path))?;
-        let more = rows.len() > limit;
-        let mut entries = Vec::with_capacity(rows.len().min(limit));
-        for (name, value) in rows.into_iter().take(limit) {
+        let mut entries = Vec::with_capacity(rows.len());
+        for (name, value) in rows {
             let name = LeaseName::new(name).map_err(|e| {
                 Error::new(Kind::Corrupt, format!("{} has a record of no lease", self.path.display())).with_source(e)
             })?;
             entries.push((name, value));
         }
-        Ok(Page { entries, more, now })
+        Ok(Page::of(entries, limit, now))
     }
 }
 
@@ -143,6 +152,10 @@ pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error
         (Some(ErrorCode::DatabaseCorrupt), _) => {
             (Kind::Corrupt, format!("{place} is damaged; it was left as it is, restore it from a backup"))
         }
+        (Some(ErrorCode::CannotOpen), Phase::Connecting | Phase::Reading | Phase::Preparing) if is_out_of_files() => {
+            let what = format!("cannot open {place}: this process has too many files open; nothing was changed");
+            (Kind::Unavailable, what)
+        }
         (Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen), _) => (
             Kind::Unsupported,
             format!("cannot write {place} and the log beside it; make file and folder writable for this user"),
@@ -152,4 +165,11 @@ pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error
         (_, Phase::Reading | Phase::Preparing) => (Kind::Unavailable, format!("cannot read {place}")),
     };
     Error::new(kind, what).with_source(error)
+}
+
+/// Whether too few files can be opened now for a database, which has a log and an index beside it. SQLite does not say why it
+/// cannot open one.
+fn is_out_of_files() -> bool {
+    let some: Vec<_> = (0..FILES_OF_A_DATABASE).map(|_| std::fs::File::open("/dev/null")).collect();
+    some.iter().flatten().count() < FILES_OF_A_DATABASE
 }

@@ -3,15 +3,16 @@
 //! Promise: what is to be told is in the name's record by the same write that says it was judged, and stays there until it is in
 //! the channel's queue, under a key of its own: whoever comes by next finishes what a machine that died had begun.
 
-use super::facts::{Detail, Facts, Subject};
+use super::facts::{Detail, Facts, Place, Subject};
 use super::notice::Notice;
 use super::rule::{Channel, Rule};
 use super::standing::Standing;
-use crate::output::{self, Ring};
-use crate::queue::{Attempts, DedupeKey, NewItem, Payload, Queue};
+use crate::output::{self, Ring, RunOutput};
+use crate::queue::{Attempts, DedupeKey, ItemId, NewItem, Payload, Queue, State};
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Seen};
 use leasehold_core::document::{Document, Edit};
-use leasehold_core::{Coordinator, Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
+use leasehold_core::item::protocol::Order;
+use leasehold_core::{Coordinator, Epoch, Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, Who, Why, codec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +20,14 @@ use std::sync::Arc;
 pub(super) const KIND: &str = "watch";
 /// How often a message is tried; the pauses double up to an hour, so that is a day.
 const ATTEMPTS: Attempts = Attempts { most: 30, backoff_ms: 5_000 };
-/// How many messages wait in one record at most: the oldest go first.
+/// How many messages wait in one record at most. Those of other channels are judged when these are in their queues; of one
+/// channel's that are more, the oldest are dropped.
 const MOST_WAITING: usize = 8;
+
+/// Refuses what is no record of what was told.
+pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
+    codec::decode::<Watched>(KIND, bytes, place).map(drop)
+}
 
 /// What was told about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +38,9 @@ pub(super) struct Watched {
     /// What is to be put into queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<Outgoing>,
+    /// What people call a spool, which is known by its lineage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spool: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,13 +50,17 @@ struct Outgoing {
 }
 
 impl Watched {
-    /// With what these rules make of the facts; none if that changes nothing.
+    /// With what these rules make of the facts, as far as there is room for their messages; none if that changes nothing.
     pub fn judged(&self, subject: &Subject, rules: &[Rule], facts: &Facts, now: Timestamp) -> Option<Self> {
         let mut next = self.clone();
         for rule in rules.iter().filter(|rule| rule.is_about(subject)) {
             let channel = rule.channel.as_str();
             let before = self.standings.get(channel);
-            let (standing, notices) = Standing::judge(before, subject, rule, facts, now);
+            let (standing, mut notices) = Standing::judge(before, subject, rule, facts, now);
+            notices.drain(..notices.len().saturating_sub(MOST_WAITING));
+            if next.outbox.len() + notices.len() > MOST_WAITING {
+                continue;
+            }
             let is_new = match before {
                 Some(before) => standing.differs(before),
                 None => !standing.is_plain() || rule.needs_baseline(subject),
@@ -57,8 +71,11 @@ impl Watched {
             let waiting = notices.into_iter().map(|notice| Outgoing { channel: channel.to_owned(), notice });
             next.outbox.extend(waiting);
         }
-        let surplus = next.outbox.len().saturating_sub(MOST_WAITING);
-        next.outbox.drain(..surplus);
+        if let Subject::Spool(_, name) = subject
+            && !next.standings.is_empty()
+        {
+            next.spool.get_or_insert_with(|| name.clone());
+        }
         (next != *self).then_some(next)
     }
 
@@ -70,6 +87,20 @@ impl Watched {
     pub fn has_waiting(&self) -> bool {
         !self.outbox.is_empty()
     }
+
+    fn holds_back(&self) -> bool {
+        self.standings.values().any(Standing::holds_back)
+    }
+
+    /// The queue or the spool whose record this is; none if it is a lease's.
+    fn subject(&self, key: &LeaseName) -> Option<Subject> {
+        let (folder, name) = key.as_str().split_once('/')?;
+        match folder {
+            LeaseName::ITEMS => Some(Subject::Queue(name.parse().ok()?)),
+            LeaseName::SPOOL_ITEMS => Some(Subject::Spool(name.parse().ok()?, self.spool.clone()?)),
+            _ => None,
+        }
+    }
 }
 
 /// The rules in force, and the store.
@@ -77,12 +108,13 @@ impl Watched {
 pub struct Board {
     coordinator: Coordinator,
     rules: Arc<Vec<Rule>>,
+    place: Place,
 }
 
 impl Board {
-    /// For these rules.
-    pub fn new(coordinator: Coordinator, rules: Vec<Rule>) -> Self {
-        Board { coordinator, rules: Arc::new(rules) }
+    /// For these rules. `place` is what messages say of where to look.
+    pub fn new(coordinator: Coordinator, rules: Vec<Rule>, place: Place) -> Self {
+        Board { coordinator, rules: Arc::new(rules), place }
     }
 
     /// Its rules.
@@ -105,39 +137,97 @@ impl Board {
         self.rules.iter().any(|rule| rule.is_about(subject))
     }
 
-    /// With the exit code and the last lines of the newest run if that ended badly, as far as the store has them: whoever ran
-    /// it may be gone.
-    pub async fn with_output(&self, lease: &LeaseName, facts: Facts) -> Facts {
-        let (Some(epoch), Some(lineage)) = (facts.unknown_output(), facts.lineage) else { return facts };
-        let found = output::find(&self.coordinator, &Ring::of_lease(lineage, 1), lease, epoch).await;
-        let Ok(Some(found)) = found else { return facts };
-        let known = facts.detail_of(epoch).cloned().unwrap_or_default();
-        let (exit_code, tail) = (known.exit_code.or(found.exit), Some(found.tail));
-        facts.with_detail(Some(Detail { epoch, exit_code, tail, ..known }))
+    /// With the exit codes and the last lines of the runs that somebody is about to be told of, as far as the store has them:
+    /// whoever ran them may be gone, and a reminder comes long after.
+    async fn with_output(&self, subject: &Subject, mut facts: Facts, next: &Watched) -> Facts {
+        let (Subject::Job(lease) | Subject::Lease(lease)) = subject else { return facts };
+        let wanted: Vec<Epoch> = next.outbox.iter().filter_map(|waiting| waiting.notice.wants_output()).collect();
+        let Some(lineage) = facts.lineage.filter(|_| !wanted.is_empty()) else { return facts };
+        let Ok(all) = output::list(&self.coordinator, &Ring::of_lease(lineage, 1)).await else { return facts };
+        for found in all.into_iter().filter(|found| found.lease == *lease && wanted.contains(&found.epoch)) {
+            let RunOutput { epoch, exit: exit_code, why, bytes, tail, .. } = found;
+            let (tail, is_kept) = (Some(tail).filter(|tail| !tail.is_empty()), bytes > 0);
+            facts = facts.with_detail(Some(Detail { epoch, exit_code, ran_for_ms: None, why, is_kept, tail }));
+        }
+        facts
     }
 
     /// Judges what is known of a name; what is to be told is in its queue then.
     pub async fn judge(&self, subject: &Subject, facts: &Facts) -> Result<()> {
-        if !self.watches(subject) {
-            return Ok(());
-        }
-        let decide = |before: &Watched, now| Ok(before.judged(subject, &self.rules, facts, now));
-        // Judged twice, it changes nothing: so one whose answer was lost is made again.
-        let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
-        let before = self.document(subject)?.change(self.coordinator.clock().as_ref(), &edit).await?;
-        let Seen { record, anchor, .. } = before;
-        let written = record.judged(subject, &self.rules, facts, anchor.now).unwrap_or(record);
-        if written.has_waiting() { self.post(subject, written).await } else { Ok(()) }
+        self.judge_at(subject, facts, &self.place).await
     }
 
-    /// Puts what waits into the queues, and then takes it out of the record.
-    async fn post(&self, subject: &Subject, watched: Watched) -> Result<()> {
+    async fn judge_at(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<()> {
+        let rules = self.rules.iter().filter(|rule| rule.is_about(subject)).count();
+        // What waited before, and then each round is at least one rule's.
+        for _ in 0..=rules {
+            if rules == 0 || !self.judge_once(subject, facts, place).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives whether something was put into a queue, so that there is room for more.
+    async fn judge_once(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<bool> {
+        let clock = self.coordinator.clock().clone();
+        let Seen { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
+        let Some(next) = record.judged(subject, &self.rules, facts, anchor.now) else {
+            return self.post(subject, record).await;
+        };
+        let facts = self.with_output(subject, facts.clone(), &next).await;
+        let facts = Facts { place: place.clone(), ..facts };
+        let decide = |before: &Watched, now| Ok(before.judged(subject, &self.rules, &facts, now));
+        // Judged twice, it changes nothing: so one whose answer was lost is made again.
+        let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
+        let before = self.document(subject)?.change(clock.as_ref(), &edit).await?;
+        let Seen { record, anchor, .. } = before;
+        let written = record.judged(subject, &self.rules, &facts, anchor.now).unwrap_or(record);
+        self.post(subject, written).await
+    }
+
+    /// Tells of dead letters that were held back for a while, or not put into their queue before their teller died, whichever
+    /// queue they are of: its own worker may be gone.
+    pub(super) async fn tell_held_back(&self, key: &LeaseName, watched: &Watched) -> Result<()> {
+        let is_wanted = watched.holds_back() || watched.has_waiting();
+        let Some(subject) = watched.subject(key).filter(|_| is_wanted) else { return Ok(()) };
+        let nothing_new = Facts::of_queue(Vec::new());
+        let Seen { record, anchor, .. } = self.document(&subject)?.look(self.coordinator.clock().now()).await?;
+        let is_due = record.judged(&subject, &self.rules, &nothing_new, anchor.now).is_some();
+        if !is_due && !record.has_waiting() {
+            return Ok(());
+        }
+        let mut place = self.place.clone();
+        let facts = match &subject {
+            Subject::Queue(name) if is_due => {
+                let queue = Queue::new(self.coordinator.store().clone(), name.clone());
+                Facts::of_survey(queue.dead_letters(&mut Vec::new()).await?)
+            }
+            Subject::Queue(_) => nothing_new,
+            _ => {
+                // The spool may be on another machine than this one.
+                place.host = None;
+                nothing_new
+            }
+        };
+        self.judge_at(&subject, &facts, &place).await
+    }
+
+    /// Puts what waits into the queues, and then takes it out of the record. Gives whether there was something.
+    async fn post(&self, subject: &Subject, watched: Watched) -> Result<bool> {
+        if !watched.has_waiting() {
+            return Ok(false);
+        }
         for Outgoing { channel, notice } in &watched.outbox {
             let body = serde_json::to_vec(notice).map_err(|e| Error::new(Kind::Invalid, e.to_string()))?;
             let key: DedupeKey = notice.id.parse()?;
             let new =
                 NewItem { payload: Payload::new(body)?, key: Some(key), attempts: ATTEMPTS, ..NewItem::default() };
-            self.queue(&channel.parse()?)?.add(new).await?;
+            let queue = self.queue(&channel.parse()?)?;
+            if notice.is_reminder() {
+                withdraw_reminder(&queue, notice).await;
+            }
+            queue.add(new).await?;
         }
         let posted = |before: &Watched, _| {
             let mut next = before.clone();
@@ -145,12 +235,25 @@ impl Board {
             Ok((next != *before).then_some(next))
         };
         let edit = Edit { decide: &posted, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
-        self.document(subject)?.change(self.coordinator.clock().as_ref(), &edit).await.map(drop)
+        self.document(subject)?.change(self.coordinator.clock().as_ref(), &edit).await.map(|_| true)
     }
 
     fn document(&self, subject: &Subject) -> Result<Document<'_, Watched>> {
         let key = Key::new(Shelf::Watch, &subject.key()?);
         let what = format!("what was told about `{}`", subject.name());
         Ok(Document::new(self.coordinator.store().as_ref(), key, KIND, what).at_home())
+    }
+}
+
+/// Takes back the reminder before this one if nobody has begun to deliver it: of those that wait only the newest is news. Best
+/// effort: what is not taken back is delivered.
+async fn withdraw_reminder(queue: &Queue, notice: &Notice) {
+    let Some(key) = notice.after.as_deref().and_then(|after| after.parse().ok()) else { return };
+    let id = ItemId::keyed(&key);
+    let Ok(seen) = queue.inspect(&id).await else { return };
+    let before: Option<Notice> = serde_json::from_slice(seen.item.payload.bytes()).ok();
+    if matches!(seen.item.state, State::Ready) && before.is_some_and(|before| before.is_reminder()) {
+        let (by, why) = (Who::lossy("leasehold", "leasehold"), Why::lossy("a newer reminder waits", "newer"));
+        let _ = queue.operate(&id, by, why, Some(seen.item.epoch), Order::Cancel).await;
     }
 }

@@ -42,6 +42,12 @@ impl Cause {
         }
     }
 
+    /// Whether who was told of this one knows of the other: a job that nobody runs is late first, and has missed slots then.
+    pub(super) const fn covers(self, other: Cause) -> bool {
+        let is_unrun = matches!(self, Cause::Missed | Cause::Late) && matches!(other, Cause::Missed | Cause::Late);
+        is_unrun || self as u8 == other as u8
+    }
+
     /// Whether it is counted before it is told: see [`super::Rule::after`].
     pub(super) const fn is_counted(self) -> bool {
         matches!(self, Cause::Failed | Cause::Lost)

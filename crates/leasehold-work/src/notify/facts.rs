@@ -3,7 +3,8 @@
 use crate::schedule::{Journal, Plan, Schedule};
 use crate::tally::DeadLetter;
 use leasehold_core::item::QueueName;
-use leasehold_core::{Epoch, LeaseName, Lineage, Outcome, Ownership, Result, Slot, Timestamp};
+use leasehold_core::{Epoch, LeaseName, Lineage, Outcome, Ownership, Reason, Result, Slot, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ impl Subject {
 
     /// Whether it is somebody's: leases of our own, and those under which slots of the past are claimed, are not.
     pub fn is_told_of(lease: &LeaseName) -> bool {
-        lease.folder() != Some(leasehold_core::PROXY_FOLDER) && !lease.as_str().contains("/backfill/")
+        lease.folder() != Some(leasehold_core::PROXY_FOLDER) && !crate::schedule::is_backfill(lease)
     }
 
     /// Its name.
@@ -70,22 +71,60 @@ impl Subject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct End {
     pub epoch: Epoch,
+    /// When the tenure began: after a store was restored from a copy, another one may have the same epoch.
+    pub granted: Timestamp,
     pub slot: Option<Slot>,
     pub outcome: Outcome,
     pub at: Timestamp,
 }
 
 /// What only the machine that ran it knows of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Detail {
     /// The run's epoch.
     pub epoch: Epoch,
     /// The exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
     /// How long it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ran_for_ms: Option<u64>,
+    /// Why it was ended, if it did not end by itself: it stalled, or ran for too long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Whether `logs` finds its output.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_kept: bool,
     /// The last lines of its output.
+    #[serde(skip)]
     pub tail: Option<String>,
+}
+
+impl Detail {
+    /// With what another knows of the same run.
+    #[must_use]
+    pub fn or(self, other: Detail) -> Self {
+        Detail {
+            epoch: self.epoch,
+            exit_code: self.exit_code.or(other.exit_code),
+            ran_for_ms: self.ran_for_ms.or(other.ran_for_ms),
+            why: self.why.or(other.why),
+            is_kept: self.is_kept || other.is_kept,
+            tail: self.tail.or(other.tail),
+        }
+    }
+}
+
+/// Where the records are, for whoever reads a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The store's URL, without anything secret; none if every command finds it.
+    pub store: Option<String>,
+    /// The machine that made the message; none if that is nobody's business.
+    pub host: Option<String>,
+    /// Whether the store is on that machine alone.
+    pub is_local: bool,
 }
 
 /// Slots that were not run.
@@ -99,6 +138,8 @@ pub(super) struct Missed {
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub(super) lineage: Option<Lineage>,
+    /// The store's time; none if nothing is in the future.
+    pub(super) now: Option<Timestamp>,
     /// Oldest first.
     pub(super) ends: Vec<End>,
     /// The newest slot that was claimed.
@@ -112,7 +153,8 @@ pub struct Facts {
     pub(super) dead: Vec<DeadLetter>,
     /// Whether those were looked for, so that some may be old.
     pub(super) is_survey: bool,
-    pub(super) detail: Option<Detail>,
+    pub(super) details: Vec<Detail>,
+    pub(super) place: Place,
 }
 
 impl Facts {
@@ -122,17 +164,26 @@ impl Facts {
         let mut ends: Vec<End> = transfers
             .filter_map(|transfer| {
                 let at = transfer.at.plus(Duration::from_millis(transfer.held_for_ms.unwrap_or(0)));
-                Some(End { epoch: transfer.epoch, slot: transfer.slot, outcome: transfer.outcome?, at })
+                // Whether it was ever renewed is no longer known once somebody else has held the lease.
+                let outcome = match (transfer.outcome?, transfer.reason) {
+                    (Outcome::Expired, Reason::HandedOff) => Outcome::NotStarted,
+                    (outcome, _) => outcome,
+                };
+                Some(End { epoch: transfer.epoch, granted: transfer.at, slot: transfer.slot, outcome, at })
             })
             .collect();
         // A machine that died says nothing, and perhaps nobody has come after it.
         let last = record.transfers.last().filter(|transfer| transfer.outcome.is_none());
         let ran_out = record.tenure.as_ref().filter(|_| record.live_tenure(now).is_none());
         if let (Some(last), Some(tenure)) = (last, ran_out) {
-            ends.push(End { epoch: last.epoch, slot: last.slot, outcome: Outcome::Expired, at: tenure.deadline });
+            // A hand-off whose new holder never came is an operator's matter, and no run.
+            let is_taken_up = tenure.deadline > tenure.granted_at.plus(tenure.ttl.get());
+            let is_unused = last.reason == Reason::HandedOff && !is_taken_up;
+            let outcome = if is_unused { Outcome::NotStarted } else { Outcome::Expired };
+            ends.push(End { epoch: last.epoch, granted: last.at, slot: last.slot, outcome, at: tenure.deadline });
         }
         let claimed = record.slot.map(|mark| mark.slot);
-        Facts { lineage: record.lineage, ends, claimed, ..Facts::default() }
+        Facts { lineage: record.lineage, now: Some(now), ends, claimed, ..Facts::default() }
     }
 
     /// Of a queue: items that became dead letters just now.
@@ -147,8 +198,13 @@ impl Facts {
 
     /// With what this machine knows of a run.
     #[must_use]
-    pub fn with_detail(self, detail: Option<Detail>) -> Self {
-        Facts { detail, ..self }
+    pub fn with_detail(mut self, detail: Option<Detail>) -> Self {
+        let Some(detail) = detail else { return self };
+        match self.details.iter_mut().find(|known| known.epoch == detail.epoch) {
+            Some(known) => *known = std::mem::take(known).or(detail),
+            None => self.details.push(detail),
+        }
+        self
     }
 
     /// With how many stale writes were refused so far, and how many of them are known to be new.
@@ -167,15 +223,19 @@ impl Facts {
         Facts { dropped, late, schedule: Some(schedule.clone()), ..self }
     }
 
-    /// The slots that were missed after this one.
+    /// The slots that were missed after this one. Those that were dropped while the store's clock was ahead are missed when
+    /// their time comes.
     pub(super) fn missed_after(&self, after: Option<Slot>) -> Option<Missed> {
         let schedule = self.schedule.as_ref()?;
-        let spans = self.dropped.iter().filter(|(_, last)| after.is_none_or(|after| *last > after));
-        let last = spans.clone().map(|(_, last)| *last).max()?;
+        let latest = self.now.and_then(|now| schedule.latest(now));
+        let past = |(first, last): &(Slot, Slot)| (*first, latest.map_or(*last, |latest| latest.min(*last)));
+        let spans = self.dropped.iter().map(past).filter(|(first, last)| first <= last);
+        let spans = spans.filter(|(_, last)| after.is_none_or(|after| *last > after));
+        let last = spans.clone().map(|(_, last)| last).max()?;
         let mut slots = BTreeSet::new();
         for (first, last) in spans {
-            let is_new = after.is_none_or(|after| *first > after);
-            slots.extend(is_new.then_some(*first));
+            let is_new = after.is_none_or(|after| first > after);
+            slots.extend(is_new.then_some(first));
             let from = after.filter(|_| !is_new).map_or(first.0, |after| after.0);
             slots.extend(schedule.between(from, last.0).take(COUNTED));
         }
@@ -189,14 +249,101 @@ impl Facts {
         self
     }
 
-    /// The newest run that ended badly, unless its last lines are known.
-    pub(super) fn unknown_output(&self) -> Option<Epoch> {
-        let bad = self.ends.last().filter(|end| matches!(end.outcome, Outcome::Failed | Outcome::Lost))?;
-        let is_known = self.detail_of(bad.epoch).is_some_and(|detail| detail.tail.is_some());
-        (!is_known).then_some(bad.epoch)
+    /// When the tenure of this epoch began, if that is known.
+    pub(super) fn granted(&self, epoch: Epoch) -> Option<Timestamp> {
+        self.ends.iter().find(|end| end.epoch == epoch).map(|end| end.granted)
     }
 
     pub(super) fn detail_of(&self, epoch: Epoch) -> Option<&Detail> {
-        self.detail.as_ref().filter(|detail| detail.epoch == epoch)
+        self.details.iter().find(|detail| detail.epoch == epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::board::Watched;
+    use super::super::cause::Cause;
+    use super::super::tests::rule;
+    use super::*;
+    use leasehold_core::lease::protocol::{Decision, Order, Request, decide};
+    use leasehold_core::{Claim, HolderId, Nonce, Ttl};
+
+    const TTL_MS: u64 = 60_000;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_millis(1_800_000_000_000 + ms)
+    }
+
+    fn write(record: &Ownership, request: &Request, now: Timestamp) -> Ownership {
+        match decide(record, request, now) {
+            Decision::Write(next) => *next,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ttl() -> Ttl {
+        Ttl::new(Duration::from_millis(TTL_MS)).unwrap()
+    }
+
+    fn acquire() -> Request {
+        let (lineage, holder) = (Lineage::from_u128(1), HolderId::new(None));
+        Request::Acquire { lineage, holder, ttl: ttl(), slot: None, spacing: None, requested: None }
+    }
+
+    fn hand_off() -> Request {
+        Request::Operate {
+            by: "ann".parse().unwrap(),
+            why: "by hand".parse().unwrap(),
+            nonce: Nonce::random(),
+            lineage: Lineage::from_u128(1),
+            expected: None,
+            order: Order::HandOff { to: HolderId::new(None), ttl: ttl() },
+        }
+    }
+
+    fn claim(record: &Ownership) -> Claim {
+        Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce }
+    }
+
+    /// The ids of what is told of this record then, each with its kind.
+    fn told(record: &Ownership, now: Timestamp) -> Vec<(String, String)> {
+        let subject = Subject::Lease("nightly".parse().unwrap());
+        let rules = [rule(&[Cause::Failed, Cause::Lost])];
+        let judged = Watched::default().judged(&subject, &rules, &Facts::of_lease(record, now), now);
+        let notices = judged.map(|mut watched| watched.take_outbox()).unwrap_or_default();
+        notices.iter().map(|notice| (notice.kind().to_owned(), notice.id.clone())).collect()
+    }
+
+    #[test]
+    fn a_hand_off_that_nobody_took_up_is_no_run_that_was_lost() {
+        let given = write(&write(&Ownership::default(), &acquire(), at(0)), &hand_off(), at(1));
+        assert!(told(&given, at(2 * TTL_MS)).is_empty());
+        // Nor when somebody else holds it since.
+        let since = write(&given, &acquire(), at(2 * TTL_MS));
+        assert!(told(&since, at(2 * TTL_MS)).is_empty());
+        // One whose holder was there, and is gone.
+        let renewed = Request::Renew { claim: claim(&given), ttl: ttl(), progress: None };
+        let renewed = write(&given, &renewed, at(10));
+        let kinds: Vec<String> = told(&renewed, at(2 * TTL_MS)).into_iter().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, ["lease.lost"]);
+    }
+
+    #[test]
+    fn two_runs_of_one_epoch_after_a_restore_are_told_under_two_ids_and_one_under_one() {
+        // Both are continued from the same copy of a store.
+        let fail = |granted: u64| {
+            let held = write(&Ownership::default(), &acquire(), at(granted));
+            let release = Request::Release { claim: claim(&held), outcome: Outcome::Failed };
+            write(&held, &release, at(granted + 5))
+        };
+        let (before, after) = (fail(0), fail(1_000));
+        assert_eq!((before.epoch, before.lineage), (after.epoch, after.lineage));
+        assert_eq!(told(&before, at(5_000)), told(&before, at(9_000)));
+        assert_ne!(told(&before, at(5_000)), told(&after, at(5_000)));
+        // Nor does it depend on whether somebody has noticed that it expired.
+        let gone = write(&Ownership::default(), &acquire(), at(0));
+        let noticed = write(&gone, &acquire(), at(2 * TTL_MS));
+        assert_eq!(told(&gone, at(3 * TTL_MS)), told(&noticed, at(2 * TTL_MS)));
+        assert_eq!(told(&gone, at(3 * TTL_MS)).len(), 1);
     }
 }

@@ -8,7 +8,9 @@
 //! least once, under the same id each time. Non-promise: nobody is told while no machine looks. How a message is delivered is
 //! the deliverer's; see [`Board::queue`].
 
-mod board;
+pub(crate) mod board;
+#[cfg(test)]
+mod board_tests;
 mod cause;
 mod facts;
 mod notice;
@@ -20,7 +22,7 @@ mod tests;
 
 pub use board::Board;
 pub use cause::{Cause, Causes};
-pub use facts::{Detail, Facts, Subject};
+pub use facts::{Detail, Facts, Place, Subject};
 pub use notice::Notice;
 pub use rule::{Channel, Rule};
 pub use sweep::{Overdue, overdue};

@@ -1,11 +1,12 @@
 //! A notice: what somebody is told, complete, so that any machine can deliver it.
 
 use super::cause::Cause;
-use super::facts::{Detail, Facts, Subject};
+use super::facts::{Detail, Facts, Place, Subject};
+use super::rule::Channel;
 use crate::digest::digest;
 use crate::schedule::slot_text;
 use crate::tally::DeadLetter;
-use leasehold_core::{Epoch, Slot, Timestamp, format_duration};
+use leasehold_core::{Epoch, Nonce, Slot, Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -20,11 +21,26 @@ const TAIL_LINES: usize = 10;
 pub struct Notice {
     /// The same for the same event, whoever noticed it and however often it is delivered.
     pub id: String,
+    /// The id of the message about the same name that is to arrive before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
     /// The body, as it is delivered.
     pub body: Value,
 }
 
 impl Notice {
+    /// What is sent to try a channel out, from this machine.
+    pub fn test(channel: &Channel, host: &str, now: Timestamp) -> Self {
+        let name = channel.as_str();
+        let body = json!({
+            "type": "notify.test",
+            "timestamp": slot_text(Slot(now)),
+            "text": format!("test from leasehold on {host}: channel {name} works"),
+            "data": { "cause": "test", "subject": "notify", "name": name, "look": ["leasehold config"] },
+        });
+        Notice { id: format!("evt_{}", Nonce::random()), after: None, body }
+    }
+
     /// What kind of event it is: `job.failed`.
     pub fn kind(&self) -> &str {
         self.body["type"].as_str().unwrap_or_default()
@@ -33,6 +49,19 @@ impl Notice {
     /// The message for people.
     pub fn text(&self) -> &str {
         self.body["text"].as_str().unwrap_or_default()
+    }
+
+    /// Whether it says again what was told before.
+    pub fn is_reminder(&self) -> bool {
+        self.body["data"]["reminder"].is_u64()
+    }
+
+    /// The run that it is about, if that ended badly and nothing is known of its output.
+    pub(super) fn wants_output(&self) -> Option<Epoch> {
+        let data = &self.body["data"];
+        let is_bad = [Cause::Failed, Cause::Lost].iter().any(|cause| data["cause"] == cause.as_str());
+        let epoch = data["epoch"].as_u64().filter(|_| is_bad && data["tail"].is_null())?;
+        Epoch::new(epoch).ok()
     }
 
     /// Whom it is about.
@@ -51,12 +80,16 @@ pub(super) struct Story<'a> {
     pub epoch: Option<Epoch>,
     pub slot: Option<Slot>,
     pub item: Option<&'a DeadLetter>,
+    /// What is known of the run.
+    pub detail: Option<Detail>,
     /// How often something of the kind happened since somebody was last told.
     pub count: u64,
     /// Which of those that are no state of the name.
     pub which: String,
     pub failures: u32,
     pub since: Option<Timestamp>,
+    /// When it was over; none if it is not.
+    pub over_at: Option<Timestamp>,
     pub missed: u64,
     /// None unless it was told before and is still so.
     pub reminder: Option<u32>,
@@ -67,8 +100,8 @@ impl Story<'_> {
     /// As it is delivered.
     pub fn notice(&self) -> Notice {
         let (subject, name) = (self.subject.word(), self.subject.name());
-        let detail = self.epoch.and_then(|epoch| self.facts.detail_of(epoch));
-        let down_for = self.since.map(|since| self.now.saturating_since(since));
+        let detail = self.detail.as_ref();
+        let down_for = self.since.map(|since| self.over_at.unwrap_or(self.now).saturating_since(since));
         let of_item = self.item.and_then(|item| item.tail.as_deref());
         let tail = detail.and_then(|detail| detail.tail.as_deref()).or(of_item).map(|tail| end_of(tail, TAIL_BYTES));
         let data = json!({
@@ -78,7 +111,7 @@ impl Story<'_> {
             "epoch": self.epoch,
             "slot": self.slot.map(slot_text),
             "item": self.item.map(|item| item.id.as_str()),
-            "why": self.item.and_then(|item| item.why.as_ref()).map(|why| why.as_str()),
+            "why": self.item.and_then(|item| item.why.as_ref()).map(|why| why.as_str()).or(self.why()),
             "count": self.count,
             "exit_code": detail.and_then(|detail| detail.exit_code),
             "ran_for_ms": detail.and_then(|detail| detail.ran_for_ms),
@@ -97,49 +130,82 @@ impl Story<'_> {
             "text": self.text(detail, down_for, tail),
             "data": data,
         });
-        Notice { id: self.id(), body }
+        Notice { id: self.id(), after: None, body }
     }
 
     /// Made of what happened, and of nothing that depends on who noticed it, or when.
     fn id(&self) -> String {
         let lineage = self.facts.lineage.map(|lineage| lineage.to_string()).unwrap_or_default();
+        // What is told when it is steady again is news, though it is about the same end.
+        let quiet = if self.is_flapping { " flapping" } else { "" };
         let which = match (self.reminder, self.cause) {
             (Some(number), _) => format!("still {number} {:?}", self.since.map(Timestamp::as_millis)),
-            (None, Cause::Missed | Cause::Late) => format!("slot {}", self.slot.map(slot_text).unwrap_or_default()),
+            (None, Cause::Missed | Cause::Late) => {
+                format!("slot {}{quiet}", self.slot.map(slot_text).unwrap_or_default())
+            }
             (None, Cause::Fenced | Cause::DeadLetter) => self.which.clone(),
-            (None, _) => format!("epoch {}", self.epoch.unwrap_or_default()),
+            (None, _) => {
+                let granted = self.epoch.and_then(|epoch| self.facts.granted(epoch)).map(Timestamp::as_millis);
+                format!("epoch {} {granted:?}{quiet}", self.epoch.unwrap_or_default())
+            }
         };
         let parts = [lineage.as_str(), self.subject.word(), self.subject.name(), self.cause.as_str(), which.as_str()];
         format!("evt_{:032x}", digest(parts))
     }
 
-    /// Where to look further.
+    fn why(&self) -> Option<&str> {
+        self.detail.as_ref()?.why.as_deref().filter(|_| self.cause != Cause::Recovered)
+    }
+
+    /// Where to look further: at the output only where some is kept.
     fn look(&self) -> Vec<String> {
-        let name = self.subject.name();
-        match (self.subject, self.slot, self.item) {
+        let name = quoted(self.subject.name());
+        // A slot may have had several runs, of which the last one is found by it.
+        let kept = self.detail.as_ref().filter(|detail| detail.is_kept).map(|detail| match self.slot {
+            Some(slot) if self.cause != Cause::Lost => format!("logs {name} {}", slot_text(slot)),
+            _ => format!("logs {name} {}", detail.epoch),
+        });
+        let commands = match (self.subject, kept, self.item) {
             (Subject::Queue(_) | Subject::Spool(..), _, Some(item)) => {
-                let logs = item.tail.as_ref().map(|_| format!("leasehold logs {name} {}", item.id));
-                logs.into_iter().chain([format!("leasehold queue show {name} {}", item.id)]).collect()
+                let logs = item.tail.as_ref().map(|_| format!("logs {name} {}", item.id));
+                logs.into_iter().chain([format!("queue show {name} {}", item.id)]).collect()
             }
-            (Subject::Queue(_) | Subject::Spool(..), ..) => vec![format!("leasehold queue ls {name}")],
-            (Subject::Job(_), Some(slot), _) if self.epoch.is_some() => {
-                vec![format!("leasehold logs {name} {}", slot_text(slot)), format!("leasehold runs {name}")]
+            (Subject::Queue(_) | Subject::Spool(..), ..) => vec![format!("queue ls {name}")],
+            // No scheduler has written these down.
+            (Subject::Job(_), ..) if matches!(self.cause, Cause::Missed | Cause::Late) => {
+                vec!["check --missed".into(), format!("runs {name}")]
             }
-            (Subject::Job(_), ..) => vec![format!("leasehold runs {name}")],
-            (Subject::Lease(_), ..) => vec![format!("leasehold history {name}")],
-        }
+            (Subject::Job(_), kept, _) => kept.into_iter().chain([format!("runs {name}")]).collect(),
+            (Subject::Lease(_), kept, _) => kept.into_iter().chain([format!("history {name}")]).collect(),
+        };
+        let store = self.facts.place.store.as_ref().filter(|_| !matches!(self.subject, Subject::Spool(..)));
+        let store = store.map(|store| format!(" --store {}", quoted(store))).unwrap_or_default();
+        commands.into_iter().map(|command| format!("leasehold {command}{store}")).collect()
+    }
+
+    /// The machine on which to look, if it cannot be any.
+    fn look_on(&self) -> Option<&str> {
+        let Place { host, is_local, .. } = &self.facts.place;
+        host.as_deref().filter(|_| *is_local || matches!(self.subject, Subject::Spool(..)))
     }
 
     fn text(&self, detail: Option<&Detail>, down_for: Option<Duration>, tail: Option<&str>) -> String {
         let name = self.subject.name();
         let slot = self.slot.map(|slot| format!(" for slot {}", slot_text(slot))).unwrap_or_default();
         let more = |what: &str| if self.count > 1 { format!(" ({} {what})", self.count) } else { String::new() };
+        let why = self.why().map(|why| format!(": {why}")).unwrap_or_default();
         let mut text = match (self.reminder, self.cause) {
+            (Some(_), Cause::Failed | Cause::Lost) if !why.is_empty() => format!("{name} is still down{why}"),
+            (Some(_), Cause::Failed) => {
+                let code = detail.and_then(|detail| detail.exit_code).map(|code| format!(": exit code {code}"));
+                format!("{name} is still down{}", code.unwrap_or_default())
+            }
             (Some(_), _) => format!("{name} is still down"),
             (None, Cause::Failed) => {
                 let code = detail.and_then(|detail| detail.exit_code).map(|code| format!(" with exit code {code}"));
-                format!("{name} failed{}{slot}", code.unwrap_or_default())
+                format!("{name} failed{}{slot}{why}", code.unwrap_or_default())
             }
+            (None, Cause::Lost) if !why.is_empty() => format!("{name} lost its lease{slot}{why}"),
             (None, Cause::Lost) => format!("{name} lost its lease, or its machine died{slot}"),
             (None, Cause::Fenced) => {
                 format!("a stale write of {name} was refused{}", more("refusals since the last message"))
@@ -148,7 +214,7 @@ impl Story<'_> {
                 format!("{name} missed a slot: nobody ran {}", self.slot.map(slot_text).unwrap_or_default())
             }
             (None, Cause::Late) => {
-                format!("{name} is late: slot {} has not started", self.slot.map(slot_text).unwrap_or_default())
+                format!("{name} is late: nobody runs slot {}", self.slot.map(slot_text).unwrap_or_default())
             }
             (None, Cause::DeadLetter) => {
                 let why = |item: &DeadLetter| item.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
@@ -178,11 +244,18 @@ impl Story<'_> {
             let lines = &lines[lines.len().saturating_sub(TAIL_LINES)..];
             text.push_str(&format!("\n```\n{}\n```", lines.join("\n").replace("```", "'''")));
         }
+        let on = self.look_on().map(|host| format!(" on {host}")).unwrap_or_default();
         for command in self.look() {
-            text.push_str(&format!("\nlook: {command}"));
+            text.push_str(&format!("\nlook{on}: {command}"));
         }
         text
     }
+}
+
+/// As one word of a shell's.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// The last bytes of a text, from the beginning of a character on.

@@ -17,9 +17,13 @@ const MAX_CHANNEL_BYTES: usize = 40;
 pub struct Channel(String);
 
 impl Channel {
-    /// A name for a rule that has none, made of where it delivers to.
-    pub fn of_target(target: &str) -> Self {
-        Channel(format!("{:016x}", crate::digest::digest([target]) as u64))
+    /// A name for a rule that has none: what people may see of where it delivers to, such as `webhook-hooks.example.com`, and a
+    /// digest of all of it, which may be secret.
+    pub fn of_target(shown: &str, target: &str) -> Self {
+        const DIGEST_BYTES: usize = 9;
+        let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+        let shown: String = shown.chars().map(plain).take(MAX_CHANNEL_BYTES - DIGEST_BYTES).collect();
+        Channel(format!("{shown}-{:08x}", crate::digest::digest([target]) as u32))
     }
 
     /// The text.
@@ -114,7 +118,15 @@ mod tests {
         let longest: Channel = "x".repeat(MAX_CHANNEL_BYTES).parse().unwrap();
         assert!(Channel::is_reserved(&longest.queue().unwrap()));
         assert!("x".repeat(MAX_CHANNEL_BYTES + 1).parse::<Channel>().is_err() && "a b".parse::<Channel>().is_err());
-        assert_eq!(Channel::of_target("a"), Channel::of_target("a"));
-        assert_ne!(Channel::of_target("a"), Channel::of_target("b"));
+    }
+
+    #[test]
+    fn a_channel_without_a_name_is_called_by_what_may_be_seen_of_it() {
+        let webhook = Channel::of_target("webhook-hooks.example.com:8443", "https://hooks.example.com:8443/T0/hunter2");
+        assert!(webhook.as_str().starts_with("webhook-hooks.example.com-8443-"), "{webhook:?}");
+        assert_eq!(webhook.as_str().parse::<Channel>().unwrap(), webhook);
+        assert_ne!(Channel::of_target("command-sh", "a"), Channel::of_target("command-sh", "b"));
+        let longest = Channel::of_target(&"é".repeat(300), "a");
+        assert_eq!(longest.as_str().parse::<Channel>().unwrap(), longest);
     }
 }

@@ -2,15 +2,18 @@
 //!
 //! A name is *down* when it failed or lost its lease as often in a row as the rule says, or when a slot was missed or is late.
 //! It is up again after as many successes in a row as the rule says. Of each cause somebody is told once while it is down, then
-//! reminded, then told that it is back. Refused writes and dead letters are no state: the first is told at once, and what
-//! follows within [`QUIET`] is told together.
+//! reminded, then told that it is back; a job that nobody runs is late and has missed slots for one cause. Refused writes and
+//! dead letters are no state: the first is told at once, and what follows within [`QUIET`] is told together.
 //!
-//! Promise: judging the same facts twice changes nothing. What went down more than [`TURNS`] times within [`STEADY`] is
-//! flapping: nobody is told until it is steady again, and then once, of how it is by then. Non-promise: of a name that a rule
-//! meets for the first time only the present is told, not its history.
+//! Promise: judging the same facts twice changes nothing. What goes down for the [`TURNS`]th time within [`STEADY`] is flapping:
+//! that message says so, and then nobody is told until it has not gone down for [`STEADY`], and then once, of how it is by then.
+//! A clock that was ahead keeps nobody quiet once it is right. Each message names the one before it about the same name, so that
+//! they arrive in order. Nothing is written down of what goes well, so a name without a record may be one that a rule meets for
+//! the first time, or one that was always up: what went down within [`NEWS`] and is back is told, and of what is older only
+//! whether it is still down.
 
 use super::cause::Cause;
-use super::facts::{End, Facts, Subject};
+use super::facts::{Detail, End, Facts, Subject};
 use super::notice::{Notice, Story};
 use super::rule::Rule;
 use crate::tally::DeadLetter;
@@ -20,11 +23,13 @@ use std::time::Duration;
 
 /// For how long refused writes and dead letters are gathered.
 pub(super) const QUIET: Duration = Duration::from_secs(300);
-/// How often it may go down within [`STEADY`] before it is flapping.
+/// How often it goes down within [`STEADY`] when it is flapping.
 pub(super) const TURNS: usize = 3;
 pub(super) const STEADY: Duration = Duration::from_secs(3_600);
 /// How many dead letters are remembered, so that none is told twice.
 const DEAD_KEPT: usize = 128;
+/// What was down and is back is told for so long, if nobody was there to tell it earlier.
+const NEWS: Duration = Duration::from_secs(86_400);
 /// Two machines may write them down in another order than they died in.
 const OVERLAP: Duration = Duration::from_secs(60);
 
@@ -59,6 +64,9 @@ pub struct Standing {
     /// The latest cause, and what it was about.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<(Cause, Option<Epoch>, Option<Slot>)>,
+    /// What is known of the run that it was about, but for its output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Detail>,
     /// What was told while it is down, and when somebody was last told.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     told: Vec<Cause>,
@@ -68,6 +76,12 @@ pub struct Standing {
     /// When it went down, the latest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     turns: Vec<Timestamp>,
+    /// Whether it was said that nobody is told for now.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_hushed: bool,
+    /// The id of the last message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<String>,
     /// Refused writes or dead letters that nobody was told of, and when somebody last was.
     held_back: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,6 +105,8 @@ struct Judge<'a> {
     facts: &'a Facts,
     now: Timestamp,
     standing: Standing,
+    /// When the outage was over that is told of.
+    over_at: Option<Timestamp>,
     notices: Vec<Notice>,
 }
 
@@ -109,13 +125,17 @@ impl Standing {
             missed_to: facts.claimed,
             ..Standing::default()
         });
-        let mut judge = Judge { subject, rule, facts, now, standing, notices: Vec::new() };
+        let mut judge = Judge { subject, rule, facts, now, standing, over_at: None, notices: Vec::new() };
+        judge.standing.set_clock_back(now);
         for happening in judge.happenings() {
             judge.hear(&happening, before.is_some());
         }
         judge.settle();
         judge.gather();
-        let Judge { standing, notices, .. } = judge;
+        let Judge { mut standing, mut notices, .. } = judge;
+        for notice in &mut notices {
+            notice.after = standing.last.replace(notice.id.clone()).filter(|last| *last != notice.id);
+        }
         (standing, notices)
     }
 
@@ -130,8 +150,24 @@ impl Standing {
         *self != Standing { epoch: self.epoch, ..other.clone() }
     }
 
+    /// Whether somebody is to be told of dead letters that were held back.
+    pub fn holds_back(&self) -> bool {
+        self.held_back > 0
+    }
+
+    /// What was written down while the store's clock was ahead would keep it quiet until that time has come.
+    fn set_clock_back(&mut self, now: Timestamp) {
+        self.turns.iter_mut().for_each(|turn| *turn = (*turn).min(now));
+        for time in [&mut self.dead_to, &mut self.since, &mut self.told_at, &mut self.gathered_from] {
+            *time = time.map(|time| time.min(now));
+        }
+        for slot in [&mut self.missed_to, &mut self.late] {
+            *slot = slot.map(|slot| slot.min(Slot(now)));
+        }
+    }
+
     fn is_flapping(&self, now: Timestamp) -> bool {
-        self.recent_turns(now) > TURNS
+        self.is_hushed && self.turns.last().is_some_and(|turn| now.saturating_since(*turn) < STEADY)
     }
 
     fn recent_turns(&self, now: Timestamp) -> usize {
@@ -153,13 +189,15 @@ impl<'a> Judge<'a> {
         }
         if let Some(late) = self.facts.late.filter(|late| standing.late.is_none_or(|known| *late > known)) {
             standing.late = Some(late);
-            happenings.push(Happening {
+            // Of the two the one that says more.
+            let is_told = self.rule.on.has(Cause::Missed) && happenings.iter().any(|h| h.cause == Some(Cause::Missed));
+            happenings.extend((!is_told).then_some(Happening {
                 cause: Some(Cause::Late),
                 at: late.0,
                 epoch: None,
                 slot: Some(late),
                 count: 1,
-            });
+            }));
         }
         happenings.sort_by_key(|happening| happening.at);
         happenings
@@ -167,7 +205,17 @@ impl<'a> Judge<'a> {
 
     fn hear(&mut self, happening: &Happening, is_known: bool) {
         let Happening { cause, at, epoch, slot, count } = *happening;
-        let Some(cause) = cause else { return self.succeed(epoch, slot, is_known) };
+        let Some(cause) = cause else {
+            self.over_at = Some(at);
+            self.succeed(epoch, slot, is_known);
+            self.over_at = None;
+            return;
+        };
+        // It was steady in between, though nobody looked.
+        if self.standing.is_hushed && !self.standing.is_down && !self.standing.is_flapping(at) {
+            self.standing.is_hushed = false;
+            self.tell_up();
+        }
         let standing = &mut self.standing;
         standing.good = 0;
         if cause == Cause::Missed {
@@ -178,6 +226,8 @@ impl<'a> Judge<'a> {
         }
         standing.since.get_or_insert(at);
         standing.cause = Some((cause, epoch, slot));
+        let known = epoch.and_then(|epoch| self.facts.detail_of(epoch));
+        standing.detail = known.map(|known| Detail { tail: None, ..known.clone() });
         if cause.is_counted() {
             standing.bad = standing.bad.saturating_add(1);
             if standing.bad < self.rule.after {
@@ -187,31 +237,38 @@ impl<'a> Judge<'a> {
         if !standing.is_down {
             standing.is_down = true;
             standing.turns.push(at);
-            let first = standing.turns.len().saturating_sub(TURNS + 1);
+            let first = standing.turns.len().saturating_sub(TURNS);
             standing.turns.drain(..first);
         }
-        if is_known && !standing.told.contains(&cause) {
+        if is_known && !standing.told.iter().any(|told| told.covers(cause)) {
             self.tell_down(cause);
         }
     }
 
     fn succeed(&mut self, epoch: Option<Epoch>, slot: Option<Slot>, is_known: bool) {
         let standing = &mut self.standing;
-        standing.bad = 0;
+        let bad = std::mem::take(&mut standing.bad);
         if standing.is_down {
             standing.good += 1;
             if standing.good < self.rule.recovered_after {
                 return;
             }
+            let is_news = standing.since.is_some_and(|since| self.now.saturating_since(since) < NEWS);
+            if let Some((cause, ..)) = standing.cause.filter(|_| !is_known && is_news) {
+                standing.bad = bad;
+                self.tell_down(cause);
+                self.standing.bad = 0;
+            }
+            let standing = &mut self.standing;
             standing.is_down = false;
-            standing.cause = Some((Cause::Recovered, epoch, slot));
-            if is_known {
+            (standing.cause, standing.detail) = (Some((Cause::Recovered, epoch, slot)), None);
+            if is_known || is_news {
                 self.tell_up();
             }
         }
         let standing = &mut self.standing;
         if standing.told.is_empty() {
-            (standing.cause, standing.since) = (None, None);
+            (standing.cause, standing.since, standing.detail) = (None, None, None);
         }
         (standing.good, standing.missed) = (0, 0);
     }
@@ -226,13 +283,27 @@ impl<'a> Judge<'a> {
             epoch,
             slot,
             item: None,
+            detail: epoch.and_then(|epoch| self.detail(epoch)),
             count: 1,
             which: String::new(),
             failures: standing.bad,
             since: standing.since,
+            over_at: self.over_at.or_else(|| self.end_of(epoch.filter(|_| cause == Cause::Recovered)?)),
             missed: standing.missed,
             reminder: None,
             is_flapping: false,
+        }
+    }
+
+    fn end_of(&self, epoch: Epoch) -> Option<Timestamp> {
+        self.facts.ends.iter().find(|end| end.epoch == epoch).map(|end| end.at)
+    }
+
+    fn detail(&self, epoch: Epoch) -> Option<Detail> {
+        let written = self.standing.detail.as_ref().filter(|detail| detail.epoch == epoch).cloned();
+        match (self.facts.detail_of(epoch).cloned(), written) {
+            (Some(known), Some(written)) => Some(known.or(written)),
+            (known, written) => known.or(written),
         }
     }
 
@@ -241,11 +312,12 @@ impl<'a> Judge<'a> {
             return;
         }
         let (_, epoch, slot) = self.standing.cause.unwrap_or((cause, None, None));
-        let is_flapping = self.standing.told.is_empty() && self.standing.recent_turns(self.now) == TURNS;
+        let is_flapping = self.standing.recent_turns(self.now) >= TURNS;
+        self.standing.is_hushed = is_flapping;
         let notice = Story { is_flapping, ..self.story(cause, epoch, slot) }.notice();
         self.notices.push(notice);
         self.standing.told.push(cause);
-        (self.standing.told_at, self.standing.reminders) = (Some(self.now), 0);
+        self.standing.told_at = Some(self.now);
     }
 
     fn tell_up(&mut self) {
@@ -259,10 +331,20 @@ impl<'a> Judge<'a> {
         }
         self.standing.told.clear();
         (self.standing.told_at, self.standing.since, self.standing.cause) = (None, None, None);
+        // The next outage begins at another time, which its reminders are known by.
+        self.standing.reminders = 0;
     }
 
     /// Tells what nobody was told of yet because it was flapping, or new, and reminds.
     fn settle(&mut self) {
+        let standing = &mut self.standing;
+        if standing.is_hushed && !standing.is_flapping(self.now) {
+            standing.is_hushed = false;
+            // It went up and down since somebody was told, so how it is now is news.
+            if standing.is_down {
+                standing.told.clear();
+            }
+        }
         let standing = &self.standing;
         match (standing.is_down, standing.told.is_empty()) {
             (true, true) => {
@@ -312,7 +394,9 @@ impl<'a> Judge<'a> {
         let (cause, new, item): (_, u64, Option<&DeadLetter>) = match self.subject {
             Subject::Queue(_) | Subject::Spool(..) => {
                 let new = self.new_letters();
-                (Cause::DeadLetter, new.len() as u64, new.last().copied())
+                // Those that were held back were judged before.
+                let latest = new.last().copied().or_else(|| self.facts.dead.iter().max_by_key(|letter| letter.at));
+                (Cause::DeadLetter, new.len() as u64, latest)
             }
             Subject::Job(_) | Subject::Lease(_) => {
                 // What was refused before the rule wanted to know is not told.
@@ -350,7 +434,7 @@ fn happening(end: &End) -> Option<Happening> {
         Outcome::Failed => Some(Cause::Failed),
         Outcome::Lost | Outcome::Expired => Some(Cause::Lost),
         // Nothing was run, or an operator knows why it was ended.
-        Outcome::NotStarted | Outcome::Evicted => return None,
+        Outcome::NotStarted | Outcome::Drained | Outcome::Evicted => return None,
     };
     Some(Happening { cause, at: end.at, epoch: Some(end.epoch), slot: end.slot, count: 1 })
 }

@@ -1,4 +1,5 @@
-//! The sweep: looks at every lease and every published job, whether anybody ran it or not.
+//! The sweep: looks at every lease and every published job, whether anybody ran it or not, and at dead letters that were held
+//! back.
 //!
 //! Promise: what a machine left unjudged when it died is judged by the next sweep of any other; reminders come with it.
 //! Non-promise: it is as late as the time between two sweeps.
@@ -8,7 +9,7 @@ use super::cause::Cause;
 use super::facts::{Facts, Subject};
 use super::rule::Rule;
 use crate::backlog::Backlog;
-use crate::schedule::{Definition, Definitions, Journal, Journals, Plan};
+use crate::schedule::{Definition, Definitions, Due, Entry, Fate, Interrupted, Journal, Journals, Plan};
 use leasehold_core::{Event, Inspection, LeaseName, Ownership, Result, Shelf, Slot, Timestamp, codec, store::Range};
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ const PAGE: usize = 500;
 /// What is wrong with a job's slots now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overdue {
-    /// The slot that is due and was not started for too long.
+    /// The slot that is due and was not started for too long, or whose run was lost and that nobody has taken up for so long.
     pub late: Option<Slot>,
     /// Slots since the newest run that were not run and will not be: how many, the first and the last.
     pub missed: Option<(u64, Slot, Slot)>,
@@ -50,17 +51,39 @@ pub fn overdue(
     if late.is_none() {
         plan.due.dropped.clear();
     }
+    let late = late.into_iter().chain(left_open(&plan, record, now, definition).filter(|_| !is_busy)).min();
     let facts = Facts::of_lease(record, now).with_slots(&schedule, journal, &plan, late);
-    let claimed = record.slot.map(|mark| mark.slot);
-    let missed = facts.missed_after(claimed).filter(|_| record.paused.is_none());
+    let mut seen = facts.clone();
+    let claimed = record.slot.map(|mark| mark.slot).filter(|_| plan.ahead.is_none());
+    if plan.ahead.is_some() {
+        // The newest run is of a time that is still to come. What came due since, and what was dropped up to a time that is still
+        // to come, is what was missed.
+        let is_blocked =
+            |entry: &&Entry| entry.fate == Fate::DroppedClockAhead || entry.fate.is_missed() && entry.end().0 > now;
+        let written = journal.entries.iter().filter(is_blocked).map(|entry| (entry.slot, entry.end()));
+        seen.dropped = written.chain(plan.due.dropped.iter().map(|dropped| (dropped.first, dropped.last))).collect();
+    }
+    let missed = seen.missed_after(claimed).filter(|_| record.paused.is_none());
     let first = || {
-        let spans = facts.dropped.iter().filter(|(_, last)| claimed.is_none_or(|claimed| *last > claimed));
+        let spans = seen.dropped.iter().filter(|(_, last)| claimed.is_none_or(|claimed| *last > claimed));
         let first = spans.map(|(first, _)| *first).min()?;
         // A span may have begun before the newest run.
         claimed.filter(|claimed| first <= *claimed).map_or(Some(first), |claimed| schedule.next_after(claimed.0))
     };
     let missed = missed.map(|missed| (missed.count, first().unwrap_or(missed.last), missed.last));
     Ok((Overdue { late, missed }, facts))
+}
+
+/// The slot whose run did not come to its end, and that nobody has taken up for too long since anybody could.
+fn left_open(plan: &Plan, record: &Ownership, now: Timestamp, definition: &Definition) -> Option<Slot> {
+    let slot = match plan.interrupted? {
+        Interrupted::Again(slot) | Interrupted::Died(slot) => slot,
+        Interrupted::Settled(_) => return None,
+    };
+    let kept_until = record.drain.as_ref().map(|drain| drain.until);
+    let resumed_at = record.resumed.as_ref().map(|resumed| resumed.at);
+    let free_since = [record.idle_since(), kept_until, resumed_at].into_iter().flatten().max()?;
+    (free_since.plus(definition.late_after()) <= now).then_some(slot)
 }
 
 impl Board {
@@ -103,6 +126,22 @@ impl Board {
                 trouble.get_or_insert(error);
             }
         }
+        for (key, watched) in &watched {
+            if let Err(error) = self.tell_held_back(key, watched).await {
+                trouble.get_or_insert(error);
+            }
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// Tells of dead letters that were held back, of any queue.
+    async fn sweep_held_back(&self) -> Result<()> {
+        let mut trouble = None;
+        for (key, watched) in &self.all_watched().await? {
+            if let Err(error) = self.tell_held_back(key, watched).await {
+                trouble.get_or_insert(error);
+            }
+        }
         trouble.map_or(Ok(()), Err)
     }
 
@@ -124,18 +163,38 @@ impl Board {
         let none = Watched::default();
         let watched = watched.unwrap_or(&none);
         if watched.has_waiting() || watched.judged(&subject, self.rules(), &facts, seen.now).is_some() {
-            self.judge(&subject, &self.with_output(name, facts).await).await?;
+            self.judge(&subject, &facts).await?;
         }
         Ok(())
     }
 
-    /// Judges the dead letters of a queue or a spool. Those that cannot be read are left for another time.
+    /// What is known of a lease whose run has ended, with its slots if a rule is about them: what was missed before the run is
+    /// judged before it. What is due now may be started this very moment, and is left to a sweep.
+    pub async fn facts(&self, lease: &LeaseName, seen: &Inspection) -> Result<Facts> {
+        if seen.record.slot.is_some() && self.rules().iter().any(Rule::watches_slots) {
+            let definition = Definitions::new(self.coordinator().clone()).read(lease).await?;
+            if let Some(definition) = definition {
+                let (journal, _) = Journals::new(self.coordinator().clone()).read(lease).await?;
+                let nothing_due = Plan { interrupted: None, due: Due::default(), ahead: None };
+                let facts = Facts::of_lease(&seen.record, seen.now);
+                return Ok(facts.with_slots(&definition.schedule()?, &journal, &nothing_due, None));
+            }
+        }
+        Ok(Facts::of_lease(&seen.record, seen.now))
+    }
+
+    /// Judges the dead letters of a queue or a spool, and tells what was held back of others. Those that cannot be read are left
+    /// for another time.
     pub async fn sweep_letters(&self, subject: &Subject, backlog: &impl Backlog) -> Result<()> {
         if !self.watches(subject) {
-            return Ok(());
+            return self.sweep_held_back().await;
         }
-        let letters = backlog.dead_letters(&mut Vec::new()).await?;
-        self.judge(subject, &Facts::of_survey(letters)).await
+        let own = async {
+            let letters = backlog.dead_letters(&mut Vec::new()).await?;
+            self.judge(subject, &Facts::of_survey(letters)).await
+        };
+        let own = own.await;
+        self.sweep_held_back().await.and(own)
     }
 
     async fn all_journals(&self) -> Result<HashMap<LeaseName, Journal>> {

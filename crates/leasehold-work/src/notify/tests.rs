@@ -1,5 +1,7 @@
 //! Courses of a lease: what is told when, and what is not.
 
+mod notices;
+
 use super::board::Watched;
 use super::*;
 use crate::schedule::Schedule;
@@ -18,7 +20,7 @@ fn epoch(number: u64) -> Epoch {
     Epoch::new(number).unwrap()
 }
 
-fn rule(on: &[Cause]) -> Rule {
+pub(super) fn rule(on: &[Cause]) -> Rule {
     Rule {
         channel: "ops".parse().unwrap(),
         on: on.iter().copied().collect(),
@@ -32,18 +34,32 @@ fn rule(on: &[Cause]) -> Rule {
 }
 
 /// A lease whose runs end one after the other, one a minute, and the record of what was told.
+/// A run that ended so, at this minute.
+fn end(number: u64, slot: Option<Slot>, outcome: Outcome, minute: u64) -> facts::End {
+    facts::End { epoch: epoch(number), granted: at(0), slot, outcome, at: at(minute) }
+}
+
 struct Course {
     subject: Subject,
     rules: Vec<Rule>,
     watched: Watched,
     facts: Facts,
     minute: u64,
+    /// The ids of all that was told.
+    ids: Vec<String>,
 }
 
 impl Course {
     fn new(rule: Rule) -> Self {
         let subject = Subject::Job(LeaseName::new("nightly").unwrap());
-        Course { subject, rules: vec![rule], watched: Watched::default(), facts: Facts::default(), minute: 0 }
+        Course {
+            subject,
+            rules: vec![rule],
+            watched: Watched::default(),
+            facts: Facts::default(),
+            minute: 0,
+            ids: Vec::new(),
+        }
     }
 
     /// Judges what is known, at this minute; gives the types of what is told.
@@ -53,6 +69,7 @@ impl Course {
             self.watched = next;
         }
         let told = self.watched.take_outbox();
+        self.ids.extend(told.iter().map(|notice| notice.id.clone()));
         told.iter().map(|notice| notice.kind().trim_start_matches("job.").to_owned()).collect()
     }
 
@@ -61,7 +78,7 @@ impl Course {
         let minute = self.minute + 1;
         let number = self.facts.ends.len() as u64 + 1;
         let slot = Some(Slot(at(minute - 1)));
-        self.facts.ends.push(facts::End { epoch: epoch(number), slot, outcome, at: at(minute) });
+        self.facts.ends.push(end(number, slot, outcome, minute));
         self.judge(minute)
     }
 }
@@ -84,7 +101,7 @@ fn after_so_many_failures_in_a_row_it_is_told_once_and_so_is_the_recovery() {
 #[test]
 fn the_same_facts_judged_twice_or_by_two_machines_change_nothing_and_have_one_id() {
     let mut course = Course::new(rule(&[Cause::Failed]));
-    course.facts.ends.push(facts::End { epoch: epoch(7), slot: None, outcome: Outcome::Failed, at: at(1) });
+    course.facts.ends.push(end(7, None, Outcome::Failed, 1));
     let judge = |watched: &Watched, minute| watched.judged(&course.subject, &course.rules, &course.facts, at(minute));
     let mut here = judge(&Watched::default(), 2).unwrap();
     let mut there = judge(&Watched::default(), 3).unwrap();
@@ -99,14 +116,30 @@ fn a_machine_that_died_before_it_told_leaves_it_to_whoever_looks_next() {
     course.ends(Outcome::Succeeded);
     // Two ends that nobody judged when they came.
     for (number, outcome) in [(2, Outcome::Failed), (3, Outcome::Expired)] {
-        course.facts.ends.push(facts::End { epoch: epoch(number), slot: None, outcome, at: at(number) });
+        course.facts.ends.push(end(number, None, outcome, number));
     }
     assert_eq!(course.judge(5), ["lost"], "a rule that is new to it tells the present");
     assert_eq!(course.ends(Outcome::Succeeded), ["recovered"]);
     for (number, outcome) in [(5, Outcome::Failed), (6, Outcome::Succeeded)] {
-        course.facts.ends.push(facts::End { epoch: epoch(number), slot: None, outcome, at: at(number + 2) });
+        course.facts.ends.push(end(number, None, outcome, number + 2));
     }
     assert_eq!(course.judge(9), ["failed", "recovered"]);
+}
+
+#[test]
+fn a_failure_that_was_over_before_anybody_judged_it_is_told_unless_it_is_old() {
+    const DAY: u64 = 24 * 60;
+    for (outcome, told) in [(Outcome::Failed, "failed"), (Outcome::Expired, "lost")] {
+        let mut course = Course::new(rule(&[Cause::Failed, Cause::Lost, Cause::Recovered]));
+        assert!(course.ends(Outcome::Succeeded).is_empty());
+        for (number, outcome) in [(2, outcome), (3, Outcome::Succeeded)] {
+            course.facts.ends.push(end(number, None, outcome, number));
+        }
+        let mut late = Course { facts: course.facts.clone(), ..Course::new(course.rules[0].clone()) };
+        assert_eq!(course.judge(5), [told, "recovered"]);
+        assert!(course.judge(6).is_empty(), "once");
+        assert!(late.judge(3 * DAY).is_empty(), "what is long over is history to a new rule");
+    }
 }
 
 #[test]
@@ -133,20 +166,80 @@ fn while_it_is_down_people_are_reminded() {
 #[test]
 fn what_goes_up_and_down_is_quiet_until_it_is_steady() {
     let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
-    for _ in 0..3 {
+    for _ in 0..2 {
         assert_eq!(course.ends(Outcome::Failed), ["failed"]);
         assert_eq!(course.ends(Outcome::Succeeded), ["recovered"]);
     }
+    assert_eq!(course.ends(Outcome::Failed), ["failed"], "it says that it is quiet from now on");
+    assert!(course.ends(Outcome::Succeeded).is_empty(), "and it is");
     for _ in 0..10 {
         assert!(course.ends(Outcome::Failed).is_empty() && course.ends(Outcome::Succeeded).is_empty());
     }
     assert!(course.ends(Outcome::Failed).is_empty());
-    assert!(course.judge(60).is_empty());
+    assert!(course.judge(60).is_empty() && course.judge(86).is_empty());
     assert_eq!(course.judge(90), ["failed"], "steady, and down");
+    assert!(course.judge(91).is_empty());
+    assert_eq!(course.ends(Outcome::Succeeded), ["recovered"]);
+    // Steady, and up.
+    for _ in 0..3 {
+        course.ends(Outcome::Failed);
+        course.ends(Outcome::Succeeded);
+    }
+    assert!(course.judge(120).is_empty());
+    assert_eq!(course.judge(170), ["recovered"]);
+    assert!(course.judge(171).is_empty());
 }
 
 #[test]
-fn missed_slots_are_counted_and_told_once_and_late_ones_too() {
+fn what_slows_down_while_it_flaps_is_quiet_until_it_is_over() {
+    let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
+    for _ in 0..3 {
+        course.ends(Outcome::Failed);
+        course.ends(Outcome::Succeeded);
+    }
+    for _ in 0..5 {
+        course.judge(course.minute + 50);
+        assert!(course.ends(Outcome::Failed).is_empty() && course.ends(Outcome::Succeeded).is_empty());
+    }
+}
+
+#[test]
+fn each_message_names_the_one_before_it() {
+    let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
+    for (number, outcome) in [(1, Outcome::Succeeded), (2, Outcome::Failed)] {
+        course.facts.ends.push(end(number, None, outcome, number));
+    }
+    let judged = |course: &Course| course.watched.judged(&course.subject, &course.rules, &course.facts, at(9)).unwrap();
+    course.watched = judged(&course);
+    let first = course.watched.take_outbox();
+    for (number, outcome) in [(3, Outcome::Succeeded), (4, Outcome::Failed)] {
+        course.facts.ends.push(end(number, None, outcome, number));
+    }
+    course.watched = judged(&course);
+    let more = course.watched.take_outbox();
+    assert_eq!((first[0].after.as_ref(), more.len()), (None, 2));
+    assert_eq!((more[0].after.as_ref(), more[1].after.as_ref()), (Some(&first[0].id), Some(&more[0].id)));
+}
+
+#[test]
+fn a_clock_that_was_ahead_keeps_nobody_quiet() {
+    const YEAR: u64 = 365 * 24 * 60;
+    let remind = Some(Duration::from_secs(600));
+    let mut course = Course::new(Rule { remind, ..rule(&[Cause::Failed, Cause::Recovered]) });
+    course.judge(YEAR);
+    for _ in 0..3 {
+        course.ends(Outcome::Failed);
+        course.ends(Outcome::Succeeded);
+    }
+    // It is set right.
+    assert!(course.judge(10).is_empty());
+    assert_eq!(course.judge(71), ["recovered"], "steady for an hour since");
+    assert_eq!(course.ends(Outcome::Failed), ["failed"]);
+    assert_eq!(course.judge(82), ["failed"], "a reminder");
+}
+
+#[test]
+fn what_nobody_runs_is_told_once_whether_it_is_late_or_missed_and_its_slots_are_counted() {
     let mut course = Course::new(rule(&[Cause::Missed, Cause::Late, Cause::Recovered]));
     let schedule = Arc::new(Schedule::every(Duration::from_secs(60)).unwrap());
     course.facts.schedule = Some(schedule.clone());
@@ -155,22 +248,41 @@ fn missed_slots_are_counted_and_told_once_and_late_ones_too() {
     course.facts.late = Some(Slot(at(1)));
     assert_eq!(course.judge(2), ["late"]);
     course.facts.dropped = vec![(Slot(at(1)), Slot(at(3)))];
-    assert_eq!(course.judge(4), ["missed"]);
+    assert!(course.judge(4).is_empty(), "one cause");
     // The span grows while it is down.
     course.facts.dropped = vec![(Slot(at(1)), Slot(at(5)))];
     assert!(course.judge(6).is_empty());
     course.facts.late = None;
     course.minute = 6;
-    course.facts.ends.push(facts::End {
-        epoch: epoch(2),
-        slot: Some(Slot(at(6))),
-        outcome: Outcome::Succeeded,
-        at: at(7),
-    });
+    course.facts.ends.push(end(2, Some(Slot(at(6))), Outcome::Succeeded, 7));
     course.watched = course.watched.judged(&course.subject, &course.rules, &course.facts, at(7)).unwrap();
     let told = course.watched.take_outbox();
     assert_eq!((told[0].kind(), told[0].body["data"]["missed"].as_u64()), ("job.recovered", Some(5)));
     assert!(course.judge(8).is_empty());
+}
+
+#[test]
+fn slots_that_were_dropped_while_the_clock_was_ahead_are_missed_when_their_time_comes() {
+    let mut course = Course::new(rule(&[Cause::Missed, Cause::Recovered]));
+    course.facts.schedule = Some(Arc::new(Schedule::every(Duration::from_secs(60)).unwrap()));
+    course.facts.claimed = Some(Slot(at(0)));
+    let mut judge = |minute: u64, dropped: &[(u64, u64)]| {
+        course.facts.now = Some(at(minute));
+        course.facts.dropped = dropped.iter().map(|(first, last)| (Slot(at(*first)), Slot(at(*last)))).collect();
+        course.judge(minute)
+    };
+    assert!(judge(1, &[]).is_empty());
+    // An hour ahead, and then right again.
+    assert_eq!(judge(61, &[(2, 60)]), ["missed"]);
+    assert!(judge(3, &[(2, 60)]).is_empty(), "they were told");
+    assert!(judge(5, &[(2, 60)]).is_empty(), "it is still down");
+    course.facts.now = None;
+    course.facts.dropped.clear();
+    course.minute = 6;
+    assert_eq!(course.ends(Outcome::Succeeded), ["recovered"]);
+    course.facts.now = Some(at(9));
+    course.facts.dropped = vec![(Slot(at(2)), Slot(at(60)))];
+    assert_eq!(course.judge(9), ["missed"], "nobody runs it, though its slots are settled");
 }
 
 #[test]
@@ -219,22 +331,63 @@ fn a_rule_is_about_what_its_patterns_say() {
 }
 
 #[test]
-fn a_notice_says_what_happened_and_where_to_look() {
-    let mut course = Course::new(rule(&[Cause::Failed]));
-    let tail = Some("line 1\n```\nlast line\n".to_owned());
-    course.facts.detail = Some(Detail { epoch: epoch(1), exit_code: Some(3), ran_for_ms: Some(1), tail });
-    let slot = Slot(at(0));
-    course.facts.ends.push(facts::End { epoch: epoch(1), slot: Some(slot), outcome: Outcome::Failed, at: at(1) });
-    course.watched = course.watched.judged(&course.subject, &course.rules, &course.facts, at(1)).unwrap();
+fn a_reminder_has_the_exit_code_and_the_reason_of_the_failure_that_it_reminds_of() {
+    let remind = Some(Duration::from_secs(600));
+    let mut course = Course::new(Rule { remind, ..rule(&[Cause::Failed]) });
+    let why = Some("it ran for longer than 1h".to_owned());
+    let known = Detail { epoch: epoch(1), exit_code: Some(124), why, is_kept: true, ..Detail::default() };
+    course.facts = course.facts.with_detail(Some(known));
+    assert_eq!(course.ends(Outcome::Failed), ["failed"]);
+    // Another machine, which knows nothing of the run.
+    course.facts.details.clear();
+    course.watched = course.watched.judged(&course.subject, &course.rules, &course.facts, at(11)).unwrap();
     let notice = course.watched.take_outbox().remove(0);
-    let slot = crate::schedule::slot_text(slot);
-    let text = format!(
-        "nightly failed with exit code 3 for slot {slot}\n```\nline 1\n'''\nlast line\n```\nlook: leasehold logs nightly \
-         {slot}\nlook: leasehold runs nightly"
+    let data = &notice.body["data"];
+    assert_eq!((data["reminder"].as_u64(), data["exit_code"].as_u64()), (Some(1), Some(124)));
+    assert_eq!(data["why"], "it ran for longer than 1h");
+    assert!(
+        notice.text().starts_with("nightly is still down: it ran for longer than 1h; down for 10m\n"),
+        "{}",
+        notice.text()
     );
-    assert_eq!(notice.text(), text);
-    assert_eq!(
-        (notice.kind(), notice.name(), notice.body["data"]["exit_code"].as_u64()),
-        ("job.failed", "nightly", Some(3))
-    );
+    assert!(notice.text().contains("look: leasehold logs nightly "), "{}", notice.text());
+}
+
+#[test]
+fn no_two_messages_of_one_outage_have_one_id() {
+    let remind = Some(Duration::from_secs(600));
+    let mut course = Course::new(Rule { remind, ..rule(&[Cause::Failed, Cause::Lost, Cause::Recovered]) });
+    course.ends(Outcome::Succeeded);
+    assert_eq!(course.ends(Outcome::Failed), ["failed"]);
+    assert_eq!((course.judge(15).len(), course.judge(30).len()), (1, 1), "it is reminded of");
+    assert_eq!(course.ends(Outcome::Expired), ["lost"]);
+    assert!(course.ends(Outcome::Failed).is_empty(), "that was told");
+    assert_eq!(course.judge(60).len(), 1, "it is reminded of again");
+    let mut ids = course.ids.clone();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), course.ids.len(), "{:?}", course.ids);
+}
+
+#[test]
+fn what_is_told_after_the_quiet_is_another_message_and_a_new_outage_is_told_though_nobody_looked() {
+    let flapping = |course: &mut Course| {
+        for _ in 0..10 {
+            course.ends(Outcome::Failed);
+            course.ends(Outcome::Succeeded);
+        }
+    };
+    // It fails for good in the end, and nothing else is heard of it.
+    let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
+    flapping(&mut course);
+    assert!(course.ends(Outcome::Failed).is_empty(), "it is quiet");
+    assert_eq!(course.judge(200), ["failed"]);
+    let (last, earlier) = course.ids.split_last().unwrap();
+    assert!(!earlier.contains(last));
+    // It recovers, and nobody looks until it fails again.
+    let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
+    flapping(&mut course);
+    course.minute = 300;
+    let told = course.ends(Outcome::Failed);
+    assert_eq!(told.last().map(String::as_str), Some("failed"), "{told:?}");
 }

@@ -11,7 +11,7 @@ use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::migration;
 use leasehold_core::relocation::{Relocation, taken_away};
-use leasehold_core::store::Versioned;
+use leasehold_core::store::{self, Verb, Versioned};
 use leasehold_core::{Anchor, Error, Kind, Remedy, Result, Timestamp};
 
 /// The outcome of a request.
@@ -19,9 +19,10 @@ pub(super) type Applied<'a> = leasehold_core::cell::Applied<'a, Item, Refusal>;
 
 /// Where an item's record lies. Its place in line is moved along with it.
 #[derive(Clone, Copy)]
-struct ItemRow<'a> {
-    queue: &'a Queue,
-    name: &'a ItemName,
+pub(super) struct ItemRow<'a> {
+    pub(super) queue: &'a Queue,
+    pub(super) name: &'a ItemName,
+    pub(super) verb: Verb<'a>,
 }
 
 impl Row for ItemRow<'_> {
@@ -37,7 +38,8 @@ impl Row for ItemRow<'_> {
     }
 
     async fn write(&mut self, seen: &Seen, next: Item, asked: Moment) -> Result<Option<Seen>> {
-        let swap = self.queue.line.swap(self.name, Some(&seen.record), seen.revision.as_ref(), &next).await?;
+        let (name, was, revision) = (self.name, Some(&seen.record), seen.revision.as_ref());
+        let swap = self.queue.line.swap(name, was, revision, &next, self.verb).await?;
         Ok(Seen::after(swap, next, asked))
     }
 }
@@ -51,7 +53,8 @@ impl Queue {
         start: Start<'s, Item>,
     ) -> Result<Applied<'s>> {
         let store = self.store().as_ref();
-        let mut cell = Cell::new(ItemRow { queue: self, name }, store, self.clock().as_ref());
+        let row = ItemRow { queue: self, name, verb: Verb::Item(request) };
+        let mut cell = Cell::new(row, store, self.clock().as_ref());
         match cell.apply(request, start, &mut None).await? {
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("item `{name}`");
@@ -65,7 +68,7 @@ impl Queue {
     }
 
     pub(super) async fn look(&self, name: &ItemName) -> Result<Option<Seen>> {
-        ItemRow { queue: self, name }.read(self.clock().now()).await
+        ItemRow { queue: self, name, verb: Verb::Direct }.read(self.clock().now()).await
     }
 
     /// Changes a record that may not be there.
@@ -75,8 +78,17 @@ impl Queue {
         change: &Change<'_>,
         start: Start<'s, Option<Item>>,
     ) -> Result<ChangeApplied<'s>> {
-        let row = OptionalRow(ItemRow { queue: self, name });
-        Cell::new(row, self.store().as_ref(), self.clock().as_ref()).apply(change, start, &mut None).await
+        Cell::new(self.optional_row(name, change), self.store().as_ref(), self.clock().as_ref())
+            .apply(change, start, &mut None)
+            .await
+    }
+
+    pub(super) fn optional_row<'a>(&'a self, name: &'a ItemName, change: &Change<'a>) -> OptionalRow<'a> {
+        let verb = match change {
+            Change::Add(item) => Verb::Add(item),
+            Change::TakeBack => Verb::TakeBack,
+        };
+        OptionalRow(ItemRow { queue: self, name, verb })
     }
 
     /// Writes a new item unless it is there, and sees that it stands in line.
@@ -105,7 +117,12 @@ impl Queue {
     }
 
     /// Sees that an item which is stored stands in line: whoever added it may have died before that.
-    async fn ensure_in_line(&self, name: &ItemName, known: &Seen, added: fn(ItemName) -> Added) -> Result<Added> {
+    pub(super) async fn ensure_in_line(
+        &self,
+        name: &ItemName,
+        known: &Seen,
+        added: fn(ItemName) -> Added,
+    ) -> Result<Added> {
         let place = self.line.place(name, &known.record);
         if known.record.is_open()
             && let Err(error) = self.line.enter(&place, known).await
@@ -173,11 +190,11 @@ fn changing(name: &ItemName) -> Error {
 }
 
 /// A record that may not be there, as last seen.
-type Sighting = leasehold_core::cell::Seen<Option<Item>>;
+pub(super) type Sighting = leasehold_core::cell::Seen<Option<Item>>;
 type ChangeApplied<'a> = leasehold_core::cell::Applied<'a, Option<Item>, Obstacle>;
 
 /// A change by which a record comes or goes.
-enum Change<'a> {
+pub(super) enum Change<'a> {
     /// Writes it, unless it is there.
     Add(&'a Item),
     /// Erases it, unless something has happened to it since it was added.
@@ -185,7 +202,7 @@ enum Change<'a> {
 }
 
 /// Why a record is left as it is.
-enum Obstacle {
+pub(super) enum Obstacle {
     /// A migration has it on its way.
     Relocation(Relocation),
     /// Somebody has claimed it.
@@ -233,7 +250,7 @@ impl Protocol for Change<'_> {
 }
 
 /// The same row, also where there is nothing yet.
-struct OptionalRow<'a>(ItemRow<'a>);
+pub(super) struct OptionalRow<'a>(ItemRow<'a>);
 
 impl Row for OptionalRow<'_> {
     type Record = Option<Item>;
@@ -251,10 +268,15 @@ impl Row for OptionalRow<'_> {
     }
 
     async fn write(&mut self, seen: &Sighting, next: Option<Item>, asked: Moment) -> Result<Option<Sighting>> {
-        let ItemRow { queue, name } = self.0;
+        let ItemRow { queue, name, verb } = self.0;
         let swap = match (&next, &seen.revision) {
-            (Some(item), revision) => queue.line.swap(name, seen.record.as_ref(), revision.as_ref(), item).await?,
-            (None, Some(revision)) => queue.store().erase(&name.key()?, revision).await?,
+            (Some(item), revision) => {
+                queue.line.swap(name, seen.record.as_ref(), revision.as_ref(), item, verb).await?
+            }
+            (None, Some(revision)) => {
+                let key = name.key()?;
+                queue.store().write(&store::Change { verb, ..store::Change::erase(&key, revision) }).await?
+            }
             (None, None) => return Ok(Some(seen.clone())),
         };
         Ok(Sighting::after(swap, next, asked))

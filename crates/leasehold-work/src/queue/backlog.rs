@@ -4,7 +4,8 @@ use super::claimer::{Claimed, Claimer};
 use super::grant::{ItemGrant, watch_item};
 use super::queue::{Added, NewItem, Queue};
 use crate::backlog::{
-    Addition, Asking, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded,
+    Addition, Asking, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, OnExpired, Ordered, Wait, Warn,
+    read_bounded,
 };
 use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
@@ -44,6 +45,11 @@ impl Backlog for Queue {
         let outcome = self.add_each(items, &mut done).await;
         added.extend(done.into_iter().map(id_of));
         outcome
+    }
+
+    fn hearing(mut self, heard: OnExpired) -> Self {
+        self.heard = heard;
+        self
     }
 
     fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer> {
@@ -155,7 +161,7 @@ impl Backlog for Queue {
 
     async fn show(&self, id: &ItemId) -> Result<ItemView> {
         let seen = self.inspect(id).await?;
-        Ok(ItemView::Item(seen.name, Box::new(seen.item)))
+        Ok(ItemView::Item(seen.name, Box::new(seen.item), seen.now))
     }
 
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<Carried> {
@@ -165,7 +171,7 @@ impl Backlog for Queue {
         let decided_on = if_epoch.unwrap_or(self.read(&self.item(id.clone())).await?.record.epoch);
         let (item, token) = self.operate(id, by, why, Some(decided_on), order).await?;
         let epoch = past.map_or(decided_on, |past| decided_on.max(past)).next().unwrap_or(item.epoch);
-        Ok(Carried { seen: ItemView::Item(self.item(id.clone()), Box::new(item)), epoch, token })
+        Ok(Carried { seen: ItemView::written(self.item(id.clone()), item), epoch, token })
     }
 
     async fn ask_to_finish(&self, id: &ItemId, asking: Asking) -> Result<Option<Item>> {
@@ -174,7 +180,7 @@ impl Backlog for Queue {
 
     async fn drained(&self, id: &ItemId, epoch: Epoch, limit: Duration) -> Result<ItemView> {
         let item = self.drained(id, epoch, limit).await?;
-        Ok(ItemView::Item(self.item(id.clone()), Box::new(item)))
+        Ok(ItemView::written(self.item(id.clone()), item))
     }
 
     async fn tally(&self) -> Result<Tally> {
@@ -210,5 +216,5 @@ fn id_of(added: Added) -> (ItemId, bool) {
 }
 
 fn seen(grant: &ItemGrant, item: Item) -> ItemView {
-    ItemView::Item(grant.name().clone(), Box::new(item))
+    ItemView::written(grant.name().clone(), item)
 }

@@ -270,6 +270,14 @@ impl Claimer {
         self.queue.check_migration().await
     }
 
+    /// Leaves a stale entry alone for a while where only the server can take it out of the line: it would be tried again and
+    /// again, and hide those behind it.
+    fn pass_over(&mut self, place: &LinePosition) {
+        if self.queue.line.is_served() {
+            self.view.busy.insert(place.clone(), self.queue.clock().now() + TROUBLED);
+        }
+    }
+
     async fn try_claim(&mut self, listed: Listed) -> Result<Option<ItemGrant>> {
         let name = listed.place.item.clone();
         let holder = HolderId::new(self.label.clone());
@@ -281,7 +289,10 @@ impl Claimer {
         let applied = self.queue.apply(&name, &request, start).await?;
         let is_one_step = self.queue.line.is_one_step();
         match applied {
-            Applied::Yes { written, .. } => {
+            Applied::Yes { before, written } => {
+                if before.record.tenure().is_some_and(|tenure| tenure.holder.nonce != holder.nonce) {
+                    self.queue.tell_expired(&name, &before.record, &written.record);
+                }
                 self.view.claimed(is_one_step);
                 self.sweep.put_off();
                 // Where the item stands now, if that was a place it had left before.
@@ -331,12 +342,14 @@ impl Claimer {
             }
             Applied::No { seen, .. } => {
                 let tag = listed.tag().clone();
+                self.pass_over(&listed.place);
                 self.queue.repair_entry(&name, &seen, listed.place, Some(tag)).await?;
                 Ok(None)
             }
             // Purged.
             Applied::Missing => {
                 let tag = listed.tag().clone();
+                self.pass_over(&listed.place);
                 self.queue.line.leave(&listed.place, Some(tag)).await?;
                 Ok(None)
             }

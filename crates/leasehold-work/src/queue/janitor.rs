@@ -8,14 +8,15 @@ use super::apply::Applied;
 use super::claimer::{MOST_TROUBLED, is_passing};
 use super::grant::Seen;
 use super::queue::Queue;
+use crate::backlog::{Expired, ItemView};
 use leasehold_core::cell::Start;
 use leasehold_core::clock::Moment;
 use leasehold_core::item::name::{ItemId, ItemName, LinePosition};
 use leasehold_core::item::protocol::{Order, Request, arriving};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::relocation::Address;
-use leasehold_core::store::{Range, Swap};
-use leasehold_core::{Anchor, Error, Kind, LeaseName, Nonce, Result, Revision, Shelf, Timestamp, Who, Why};
+use leasehold_core::store::{Change, Range, Swap, Verb};
+use leasehold_core::{Anchor, Epoch, Error, Kind, LeaseName, Nonce, Result, Revision, Shelf, Timestamp, Who, Why};
 use std::time::Duration;
 
 /// How many records are read at once.
@@ -169,9 +170,9 @@ impl Queue {
     }
 
     /// Puts an item in line that is in none; gives whether it was in none.
-    async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
+    pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
         let place = self.line.place(name, &seen.record);
-        if self.store().read(&place.key()?).await?.value.is_some() {
+        if self.line.is_served() || self.store().read(&place.key()?).await?.value.is_some() {
             return Ok(false);
         }
         self.line.enter(&place, seen).await?;
@@ -193,11 +194,22 @@ impl Queue {
         let place = self.line.place(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
+                if before.record.tenure().is_some() {
+                    self.tell_expired(name, &before.record, &written.record);
+                }
                 self.update_line(name, &written, place, None).await?;
                 Ok(Some(written.record.state))
             }
             Applied::No { .. } | Applied::Missing | Applied::Overtaken => Ok(None),
         }
+    }
+
+    /// Tells that the claim of this record has run out, and what became of the item.
+    pub(super) fn tell_expired(&self, name: &ItemName, before: &Item, after: &Item) {
+        self.heard.tell(|| {
+            let seen = ItemView::written(name.clone(), after.clone());
+            Expired { id: name.id.clone(), epoch: before.epoch, seen }
+        });
     }
 
     /// Takes an entry out of the line that its item has left, after seeing to it that nothing is lost by that.
@@ -223,6 +235,9 @@ impl Queue {
     /// Adds what a completion is to add, each once, and notes that it was added. Any number may do so at once.
     pub(super) async fn settle(&self, name: &ItemName, known: &Seen) -> Result<()> {
         let State::Done { at } = known.record.state else { return Ok(()) };
+        if self.line.is_served() {
+            return Ok(());
+        }
         // What comes up behind a migration would be added once more where this item goes.
         self.check_migration().await?;
         let (mut queues, mut added): (Vec<Queue>, _) = (Vec::new(), Vec::new());
@@ -320,19 +335,31 @@ impl Queue {
         }
     }
 
-    async fn erase(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
+    /// Erases one dead letter, if it is still as it was at this epoch, and was given up more than a minute ago; gives whether it
+    /// is gone.
+    pub async fn purge_dead_letter(&self, id: &ItemId, epoch: Epoch) -> Result<bool> {
+        let name = self.item(id.clone());
+        let Some(seen) = self.look(&name).await? else { return Ok(false) };
+        let State::Dead { at, .. } = seen.record.state else { return Ok(false) };
+        let is_as_seen = seen.record.epoch == epoch && seen.anchor.now >= at.plus(MIN_PURGE_AGE);
+        Ok(is_as_seen && self.erase(&name, &seen).await?)
+    }
+
+    pub(super) async fn erase(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
         let Seen { record: item, revision: Some(revision), anchor, .. } = seen else { return Ok(false) };
         if !item.outbox.is_empty() || item.relocation.is_some() || self.may_come_again(item).await? {
             return Ok(false);
         }
         self.line.leave(&item.place(name), None).await?;
+        let key = name.key()?;
         if name.id.is_keyed() {
             // Its key may be used again: then a worker of old must still be told from the new one's.
             let left = item.tombstone(anchor.now).encode()?;
-            let swap = self.store().swap(&name.key()?, Some(revision), &left).await?;
+            let change = Change { verb: Verb::Purge, ..Change::put(&key, Some(revision), &left) };
+            let swap = self.store().write(&change).await?;
             return Ok(matches!(swap, Swap::Done { .. }));
         }
-        match self.store().erase(&name.key()?, revision).await {
+        match self.store().write(&Change { verb: Verb::Purge, ..Change::erase(&key, revision) }).await {
             Ok(swap) => Ok(matches!(swap, Swap::Done { .. })),
             // Gone or not: the next purge finds out.
             Err(error) if error.kind() == Kind::Indeterminate => Ok(false),
@@ -353,7 +380,7 @@ impl Queue {
 }
 
 /// The least age at which an item is purged.
-const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
+pub(super) const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
 
 struct Page {
     items: Vec<(ItemName, Result<Seen>)>,
@@ -374,16 +401,17 @@ enum Thorough {
     No,
 }
 
-/// A worker's share of the janitor's work: a page now and then, while there is nothing else to do.
+/// The janitor's work in small parts: a page now and then, while there is nothing else to do.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub struct Sweep {
     queue: Queue,
     after: Option<LeaseName>,
     next: Moment,
 }
 
 impl Sweep {
-    pub(super) fn new(queue: Queue) -> Self {
+    /// Of this queue, from the beginning.
+    pub fn new(queue: Queue) -> Self {
         let next = queue.clock().now();
         Sweep { queue, after: None, next }
     }
@@ -399,7 +427,7 @@ impl Sweep {
     }
 
     /// Looks at the next page, if it is time. What fails is tried in the next round.
-    pub(super) async fn idle(&mut self) {
+    pub async fn idle(&mut self) {
         let clock = self.queue.clock().clone();
         if clock.now() < self.next {
             return;

@@ -8,7 +8,7 @@
 use super::grant::Seen;
 use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Stand};
 use leasehold_core::item::record::Item;
-use leasehold_core::store::{Along, Change, Range, Swap, Versioned, Watch, Watching};
+use leasehold_core::store::{Along, Change, Range, Swap, Verb, Versioned, Watch, Watching};
 use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -94,6 +94,11 @@ impl Line {
         self.store.capabilities().writes_along
     }
 
+    /// Whether a server looks after the line.
+    pub(super) fn is_served(&self) -> bool {
+        self.store.capabilities().by_verbs
+    }
+
     /// Where an item stands that is in line.
     pub(super) fn place(&self, name: &ItemName, item: &Item) -> LinePosition {
         let aside = if self.is_one_step() { item.place_aside(name) } else { None };
@@ -107,26 +112,32 @@ impl Line {
         was: Option<&Item>,
         revision: Option<&Revision>,
         next: &Item,
+        verb: Verb<'_>,
     ) -> Result<Swap> {
         let (key, bytes) = (name.key()?, next.encode()?);
-        if !self.is_one_step() {
-            return self.store.swap(&key, revision, &bytes).await;
+        let verb = if was == Some(next) { Verb::Confirm } else { verb };
+        let alone = Change { verb, ..Change::put(&key, revision, &bytes) };
+        if !self.is_one_step() || self.is_served() {
+            return self.store.write(&alone).await;
         }
         let before = was.filter(|item| item.is_open()).map(|item| self.place(name, item));
         let after = next.is_open().then(|| self.place(name, next));
         // What a completion has yet to add is found by the entry, which therefore stays until that is done.
         if before == after || !next.outbox.is_empty() {
-            return self.store.swap(&key, revision, &bytes).await;
+            return self.store.write(&alone).await;
         }
         let put = after.as_ref().map(|place| Ok::<_, leasehold_core::Error>((place.key()?, entry(None, next)?)));
         let put = put.transpose()?;
         let erased = before.as_ref().map(LinePosition::key).transpose()?;
         let along = Along { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erase: erased.as_ref() };
-        self.store.write(&Change { along, ..Change::put(&key, revision, &bytes) }).await
+        self.store.write(&Change { along, ..alone }).await
     }
 
     /// Puts an item in line, or brings the entry up to date by which it stands there.
     pub(super) async fn enter(&self, place: &LinePosition, seen: &Seen) -> Result<()> {
+        if self.is_served() {
+            return Ok(());
+        }
         let entry = entry(seen.revision.as_ref(), &seen.record)?;
         let key = place.key()?;
         let mut last = Ok(());
@@ -151,6 +162,9 @@ impl Line {
 
     /// Takes an entry out of the line.
     pub(super) async fn leave(&self, place: &LinePosition, tag: Option<Revision>) -> Result<()> {
+        if self.is_served() {
+            return Ok(());
+        }
         let key = place.key()?;
         if let Some(tag) = tag
             && let Swap::Done { .. } = self.store.erase(&key, &tag).await?
@@ -195,6 +209,9 @@ impl Line {
 
     /// Wakes whoever waits for work. Best effort: they look by themselves once a second.
     pub(super) async fn wake_workers(&self) {
+        if self.is_served() {
+            return;
+        }
         let ring = async {
             let key = self.wake_key()?;
             let found = self.store.read(&key).await?.value.map(|value| value.revision);

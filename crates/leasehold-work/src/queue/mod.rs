@@ -35,12 +35,13 @@ mod line;
 #[allow(clippy::module_inception, reason = "it holds the type of that name")]
 mod queue;
 mod resolving;
+mod served;
 mod view;
 
 pub use claimer::{Claimed, Claimer};
 pub use grant::ItemGrant;
 pub(crate) use grant::watch_item;
-pub use janitor::{Chores, Items, Purged};
+pub use janitor::{Chores, Items, Purged, Sweep};
 pub use leasehold_core::item::{
     Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, LinePosition, Payload, Priority, QueueName, Reason,
     Stand, State, What, protocol,

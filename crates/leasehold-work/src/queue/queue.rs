@@ -7,6 +7,7 @@
 use super::apply::Applied;
 use super::grant::{ItemGrant, Seen};
 use super::line::Line;
+use crate::backlog::OnExpired;
 use crate::backlog::changed_since;
 use leasehold_core::cell::Start;
 use leasehold_core::clock::{Clock, SystemClock};
@@ -31,6 +32,7 @@ pub struct Queue {
     clock: Arc<dyn Clock>,
     /// The migration that works on it, which is not in its own way.
     pub(super) migration: Option<Nonce>,
+    pub(super) heard: OnExpired,
 }
 
 /// What is to be added.
@@ -85,7 +87,14 @@ impl Queue {
 
     /// The same with another clock, for tests.
     pub fn with_clock(store: Arc<dyn Store>, name: QueueName, clock: Arc<dyn Clock>) -> Self {
-        Queue { line: Line::new(store.clone(), name.clone()), name, store, clock, migration: None }
+        Queue {
+            line: Line::new(store.clone(), name.clone()),
+            name,
+            store,
+            clock,
+            migration: None,
+            heard: OnExpired::default(),
+        }
     }
 
     /// The same for a migration, which works on queues that nobody else may change meanwhile.
@@ -259,7 +268,12 @@ impl Queue {
 
     /// Gives an item back untried.
     pub async fn give_back(&self, grant: &ItemGrant) -> Result<Item> {
-        Ok(self.end(grant, &Request::Return { claim: grant.token().claim() }).await?.record)
+        Ok(self.end(grant, &Request::Return { claim: grant.token().claim(), wait: None }).await?.record)
+    }
+
+    /// The same, and nobody claims it for so long.
+    pub async fn postpone(&self, grant: &ItemGrant, wait: Duration) -> Result<Item> {
+        Ok(self.end(grant, &Request::Return { claim: grant.token().claim(), wait: Some(wait) }).await?.record)
     }
 
     /// The claim that a token stands for, unchecked: for requests that are decided by the record anyway.
@@ -280,6 +294,20 @@ impl Queue {
         expected: Option<Epoch>,
         order: Order,
     ) -> Result<(Item, Option<Token>)> {
+        self.operate_as(Nonce::random(), id, by, why, expected, order).await
+    }
+
+    /// The same under a nonce of the caller's: an order that was carried out under it before is not carried out again, until
+    /// another order is.
+    pub async fn operate_as(
+        &self,
+        nonce: Nonce,
+        id: &ItemId,
+        by: Who,
+        why: Why,
+        expected: Option<Epoch>,
+        order: Order,
+    ) -> Result<(Item, Option<Token>)> {
         let name = self.item(id.clone());
         let to = match &order {
             Order::HandOff { to, ttl } => {
@@ -290,7 +318,7 @@ impl Queue {
         };
         let before = self.read(&name).await?;
         let place = self.line.place(&name, &before.record);
-        let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
+        let request = Request::Operate { nonce, by, why, expected, order };
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
                 self.update_line(&name, &written, place, None).await?;

@@ -88,6 +88,11 @@ pub struct Definition {
     pub at: Timestamp,
 }
 
+/// Refuses what is no published definition.
+pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
+    codec::decode::<Published>(KIND, bytes, place).map(drop)
+}
+
 /// A record on the shelf.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Published {
@@ -169,6 +174,11 @@ impl Definition {
         Duration::from_millis(self.late_after_ms)
     }
 
+    /// Whether a file with jobs has it, and not only the flags of a run.
+    pub fn is_of_file(&self) -> bool {
+        self.owner != RUN
+    }
+
     /// What differs in another definition, in words for people.
     pub fn differences(&self, other: &Definition) -> Vec<String> {
         let duration = |ms: u64| leasehold_core::format_duration(Duration::from_millis(ms));
@@ -231,21 +241,37 @@ impl Definitions {
         Definitions { coordinator }
     }
 
+    /// That of one job, if it is published.
+    pub async fn read(&self, job: &LeaseName) -> Result<Option<Definition>> {
+        Ok(self.document(job).look(self.coordinator.clock().now()).await?.record.definition)
+    }
+
     /// All of them. One that cannot be read is left out.
     pub async fn all(&self) -> Result<Vec<(LeaseName, Definition)>> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let page = self.coordinator.store().list(Shelf::Job, Range::new(after.as_ref(), PAGE)).await?;
-            after = page.entries.last().map(|(name, _)| name.clone());
-            let decoded = page.entries.into_iter().filter_map(|(name, value)| {
-                let published: Published = codec::decode(KIND, &value.bytes, name.as_str()).ok()?;
-                Some((name, published.definition?))
-            });
-            all.extend(decoded);
-            if !page.more {
-                return Ok(all);
+            let (definitions, next) = self.page(after.as_ref(), PAGE).await?;
+            all.extend(definitions);
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(all),
             }
         }
+    }
+
+    /// Those from just after a name, a page at a time, and where the next page begins. One that cannot be read is left out.
+    pub async fn page(
+        &self,
+        after: Option<&LeaseName>,
+        limit: usize,
+    ) -> Result<(Vec<(LeaseName, Definition)>, Option<LeaseName>)> {
+        let page = self.coordinator.store().list(Shelf::Job, Range::new(after, limit)).await?;
+        let next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
+        let decoded = page.entries.into_iter().filter_map(|(name, value)| {
+            let published: Published = codec::decode(KIND, &value.bytes, name.as_str()).ok()?;
+            Some((name, published.definition?))
+        });
+        Ok((decoded.collect(), next))
     }
 
     /// Publishes the jobs of a file, and retires those of its owner that are no longer in it. What a newer file says stays.

@@ -234,6 +234,11 @@ impl Plan {
         recovery.into_iter().chain(due).collect()
     }
 
+    /// Whether a slot whose run died is left alone only because the job is paused.
+    pub const fn waits_for_resume(&self, record: &Ownership) -> bool {
+        record.paused.is_some() && matches!(self.interrupted, Some(Interrupted::Again(_)))
+    }
+
     /// The slot that a claim on a newer one gives up.
     pub const fn gives_up(&self) -> Option<Slot> {
         match self.interrupted {
@@ -332,7 +337,7 @@ mod tests {
         let claim = SlotClaim { gives_up, ..SlotClaim::new(at, AfterFailure::Leave) };
         let holder = HolderId::new(None);
         let (lineage, slot) = (Lineage::from_u128(1), Some(claim));
-        let request = Request::Acquire { lineage, holder, ttl: Ttl::MIN, slot, spacing: None };
+        let request = Request::Acquire { lineage, holder, ttl: Ttl::MIN, slot, spacing: None, requested: None };
         after(record, &request, at.0)
     }
 

@@ -354,7 +354,7 @@ fn catch_up(count: Option<i64>, age: Option<&str>) -> Result<CatchUp> {
 }
 
 fn busy(text: &str) -> Result<Busy> {
-    let form = "use skip, wait 10m (for the earlier run's end, so long at most) or retry 5m (look once more)";
+    let form = "use skip, wait 10m (wait up to 10m for the earlier run to end) or retry 5m (try once more after 5m)";
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         ["skip"] => Ok(Busy::Skip),
@@ -364,10 +364,14 @@ fn busy(text: &str) -> Result<Busy> {
     }
 }
 
+/// What a job may say of its own output, in its environment.
+const OWN_OUTPUT: [&str; 3] = ["LEASEHOLD_OUTPUT", "LEASEHOLD_OUTPUT_SIZE", "LEASEHOLD_OUTPUT_RUNS"];
+
 fn environment(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
     for (name, value) in &env {
-        let form = "use a name without `=` and NUL that does not begin with LEASEHOLD_";
-        if name.is_empty() || name.contains(['=', '\0']) || name.starts_with("LEASEHOLD_") {
+        let form = "use a name without `=` and NUL that does not begin with LEASEHOLD_, unless with LEASEHOLD_OUTPUT";
+        let is_own = name.starts_with("LEASEHOLD_") && !OWN_OUTPUT.contains(&name.as_str());
+        if name.is_empty() || name.contains(['=', '\0']) || is_own {
             return Err(Error::invalid("env", name, form));
         }
         if value.contains('\0') {

@@ -6,7 +6,7 @@
 
 use crate::output::Usage;
 use crate::schedule::due::{DropReason, Dropped};
-use leasehold_core::{Epoch, Event, LeaseName, Slot, Timestamp};
+use leasehold_core::{Epoch, Event, LeaseName, Line, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// How many entries are kept.
@@ -27,6 +27,8 @@ pub enum Fate {
     Lost,
     /// It could not be started; it stays open, and is tried again.
     NotStarted,
+    /// An operator asked its run to end before it was done; another may run it again.
+    Drained,
     /// An earlier run was still running.
     SkippedOverlap,
     /// It was too old to catch up on.
@@ -50,6 +52,7 @@ impl Fate {
             Fate::Failed => "failed",
             Fate::Lost => "lost",
             Fate::NotStarted => "not_started",
+            Fate::Drained => "drained",
             Fate::SkippedOverlap => "skipped_overlap",
             Fate::DroppedTooOld => "dropped_too_old",
             Fate::DroppedCoalesced => "dropped_coalesced",
@@ -61,7 +64,7 @@ impl Fate {
 
     /// Whether it will not change any more.
     pub const fn is_final(self) -> bool {
-        !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted)
+        !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted | Fate::Drained)
     }
 
     /// The counter of what is written down of a slot without a run of its own to count it.
@@ -82,7 +85,8 @@ impl Fate {
             Fate::DroppedCoalesced => Some(Event::DroppedCoalesced),
             Fate::DroppedClockAhead => Some(Event::DroppedClockAhead),
             Fate::Paused => Some(Event::Paused),
-            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost | Fate::NotStarted | Fate::Died => None,
+            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost => None,
+            Fate::NotStarted | Fate::Drained | Fate::Died => None,
         }
     }
 }
@@ -136,7 +140,13 @@ pub struct Entry {
     /// The record with the end of its output, by its name on the shelf.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<LeaseName>,
+    /// Why it did not end by itself, or could not be started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<EndReason>,
 }
+
+/// A reason in an entry.
+pub type EndReason = Line<160>;
 
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(n: &u32) -> bool {
@@ -160,6 +170,7 @@ impl Entry {
             ran_for_ms: None,
             usage: None,
             output: None,
+            why: None,
         }
     }
 
@@ -184,6 +195,8 @@ pub struct RunEnd {
     pub usage: Option<Usage>,
     /// The record with the end of its output, if that is kept.
     pub output: Option<LeaseName>,
+    /// Why it did not end by itself, or could not be started.
+    pub why: Option<EndReason>,
 }
 
 impl RunEnd {
@@ -192,7 +205,13 @@ impl RunEnd {
 
     /// One try, of which nothing more is known.
     pub const fn new(fate: Fate, exit: Option<u8>, ran_for_ms: u64) -> Self {
-        RunEnd { fate, exit, ran_for_ms, tries: 1, usage: None, output: None }
+        RunEnd { fate, exit, ran_for_ms, tries: 1, usage: None, output: None, why: None }
+    }
+
+    /// The same, for this reason.
+    #[must_use]
+    pub fn because(self, why: &str) -> Self {
+        RunEnd { why: Some(EndReason::lossy(why, "-")), ..self }
     }
 }
 
@@ -273,8 +292,9 @@ impl Journal {
             return None;
         }
         let old = self.single(slot).cloned();
-        let is_unstarted = old.as_ref().is_some_and(|old| old.fate == Fate::NotStarted);
-        let fate = if is_unstarted { Fate::DroppedTooOld } else { Fate::Died };
+        // Neither counts as one of its runs, so it was waited for until it was too old.
+        let is_open = old.as_ref().is_some_and(|old| matches!(old.fate, Fate::NotStarted | Fate::Drained));
+        let fate = if is_open { Fate::DroppedTooOld } else { Fate::Died };
         self.put(match old {
             // The machine and the epoch of its last run are worth more than ours.
             Some(old) => Entry { fate, ..old },
@@ -283,14 +303,15 @@ impl Journal {
         Some(fate)
     }
 
-    /// Takes back what was written down for slots after this time, because the clock was ahead: what was run stays.
+    /// Takes back what was written down for slots after this time, because the clock was ahead: also what was run, so that
+    /// such a slot is run again when its time comes.
     pub fn rewind(&mut self, now: Timestamp) {
         self.entries.retain_mut(|entry| {
             if entry.end().0 > now && entry.slot.0 <= now {
                 // The schedule is not known here, so neither is how many of them have come due.
                 (entry.last, entry.count, entry.more) = (Some(Slot(now)), Some(1), true);
             }
-            entry.end().0 <= now || entry.fate.passed_over().is_none()
+            entry.end().0 <= now
         });
         let back = |slot: Option<Slot>| slot.map(|slot| slot.min(Slot(now)));
         (self.settled_to, self.forgotten_to) = (back(self.settled_to), back(self.forgotten_to));
@@ -317,15 +338,18 @@ impl Journal {
         self.put(Entry { epoch: Some(epoch), attempts, ..Entry::new(slot, Fate::Running, at, host) });
     }
 
-    /// Writes down how a run ended, unless a newer one began since.
+    /// Writes down how a run ended, unless a newer one began since, or its beginning was taken back by a rewind.
     pub fn end(&mut self, slot: Slot, epoch: Epoch, end: RunEnd, at: Timestamp, host: &str) {
         let old = self.single(slot).cloned();
-        if old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
+        let is_taken_back = old.is_none() && slot.0 > at;
+        if is_taken_back || old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
             return;
         }
-        // Given up by another, and not run by its own account: nobody will run it any more.
+        // Given up by another, and not run by its own account: nobody will run it any more. And of one run the end stands
+        // that is final.
         let given_up = |old: &Entry| matches!(old.fate, Fate::Died | Fate::DroppedTooOld);
-        if !end.fate.is_final() && old.as_ref().is_some_and(given_up) {
+        let is_over = |old: &Entry| old.epoch == Some(epoch) && old.fate.is_final();
+        if !end.fate.is_final() && old.as_ref().is_some_and(|old| given_up(old) || is_over(old)) {
             return;
         }
         let same = old.as_ref().filter(|old| old.epoch == Some(epoch));
@@ -341,6 +365,7 @@ impl Journal {
             ran_for_ms: Some(end.ran_for_ms),
             usage: end.usage,
             output: end.output,
+            why: end.why,
             at: same.map_or(at, |same| same.at),
             ..Entry::new(slot, end.fate, at, host)
         });
@@ -447,6 +472,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rewind_forgets_what_ran_ahead_of_its_time() {
+        let at = Timestamp::from_millis(5_000);
+        let end = || RunEnd::new(Fate::Succeeded, Some(0), 7);
+        let mut journal = Journal::default();
+        for (ms, n) in [(5_000, 1), (6_000, 2), (7_000, 3)] {
+            journal.begin(slot(ms), epoch(n), at, "a");
+        }
+        journal.end(slot(5_000), epoch(1), end(), at, "a");
+        journal.end(slot(6_000), epoch(2), end(), at, "a");
+        journal.rewind(at);
+        // The third was evicted, and says so only now.
+        journal.end(slot(7_000), epoch(3), RunEnd::new(Fate::Lost, None, 7), at, "a");
+        assert_eq!(journal.entries.iter().map(|entry| entry.slot).collect::<Vec<_>>(), [slot(5_000)]);
+    }
+
+    #[test]
     fn what_was_dropped_is_written_once() {
         let at = Timestamp::from_millis(9_999);
         let dropped = |first, last, count| Dropped {
@@ -468,8 +509,11 @@ mod tests {
     #[test]
     fn it_is_bounded() {
         let mut journal = Journal::default();
+        let (host, why) = ("a-machine-with-a-name", "\"".repeat(1_000));
         for n in 0..1_000 {
-            journal.begin(slot(n * 1_000), epoch(n + 1), Timestamp::from_millis(n), "a-machine-with-a-name");
+            let (slot, epoch, at) = (slot(n * 1_000), epoch(n + 1), Timestamp::from_millis(n));
+            journal.begin(slot, epoch, at, host);
+            journal.end(slot, epoch, RunEnd::new(Fate::Failed, Some(255), u64::MAX).because(&why), at, host);
         }
         assert_eq!(journal.entries.len(), ENTRIES_KEPT);
         assert_eq!(journal.entries.last().unwrap().slot, slot(999_000));

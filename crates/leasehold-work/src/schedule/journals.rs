@@ -5,10 +5,12 @@
 
 use crate::schedule::due::{Dropped, Interrupted, Plan};
 use crate::schedule::journal::{Fate, Journal, KIND, Note, RunEnd};
+use crate::schedule::requests::{Requested, RunRequests};
 use async_trait::async_trait;
 use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
 use leasehold_core::codec;
 use leasehold_core::document::{Document, Edit};
+use leasehold_core::hints::Opening;
 use leasehold_core::store::Range;
 use leasehold_core::{Coordinator, Epoch, Key, LeaseName, LeaseVerbs, Result, Shelf, Slot, Timestamp};
 use std::sync::Arc;
@@ -28,6 +30,12 @@ pub trait JobVerbs: LeaseVerbs {
 
     /// Writes a note as this machine; gives the journal before it and the time of writing.
     async fn write(&self, job: &LeaseName, note: &Note, host: &str) -> Result<(Journal, Timestamp)>;
+
+    /// The requests for runs, and the store's time.
+    async fn run_requests(&self) -> Result<(Vec<Requested>, Timestamp)>;
+
+    /// Hints that there may be a new request; none where the store cannot push them.
+    fn watch_run_requests(&self) -> Opening;
 }
 
 #[async_trait]
@@ -57,12 +65,25 @@ impl JobVerbs for Coordinator {
         let before = document(self, job).change(self.clock().as_ref(), &edit).await?;
         Ok((before.record, before.anchor.now))
     }
+
+    async fn run_requests(&self) -> Result<(Vec<Requested>, Timestamp)> {
+        RunRequests::new(self.clone()).all().await
+    }
+
+    fn watch_run_requests(&self) -> Opening {
+        RunRequests::new(self.clone()).watch()
+    }
 }
 
 /// A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
 fn document<'a>(coordinator: &'a Coordinator, job: &LeaseName) -> Document<'a, Journal> {
     let what = format!("the journal of `{job}`");
     Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
+}
+
+/// Refuses what is no journal.
+pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
+    codec::decode::<Journal>(KIND, bytes, place).map(drop)
 }
 
 /// The journals, written as this machine.

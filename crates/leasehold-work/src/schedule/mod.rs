@@ -4,12 +4,13 @@
 //! Non-promise: a slot is claimed in the swap of its lease and nowhere else; a machine's own clock decides nothing.
 
 mod cron;
-mod definition;
+pub(crate) mod definition;
 mod due;
 pub mod env_file;
 mod job;
 mod journal;
-mod journals;
+pub(crate) mod journals;
+pub mod requests;
 mod scheduler;
 mod slots;
 
@@ -17,7 +18,7 @@ pub use cron::Cron;
 pub use definition::{Definition, Definitions, FileRevision, PublishReport, Publisher, RunDefinition};
 pub use due::{COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Known, Last, Owed, Plan, due};
 pub use job::{Busy, Job, JobTable, Timing, backfill_lease, idempotency_key, is_backfill, parse_instant, slot_text};
-pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Note, RunEnd};
+pub use journal::{ENTRIES_KEPT, EndReason, Entry, Fate, Journal, Note, RunEnd};
 pub use journals::{JobVerbs, Journals, Listed};
-pub use scheduler::{Agenda, Decided, Launcher, Pulse, Scheduler, Settings, Start, Steering, Watcher};
+pub use scheduler::{Agenda, Decided, Launcher, Origin, Pulse, Scheduler, Settings, Start, Steering, Watcher};
 pub use slots::{Fold, Gap, Schedule, Zone};

@@ -2,7 +2,9 @@
 
 use super::claiming::{SpoolClaimer, SpoolGrant};
 use super::folder::{Spool, Where};
-use crate::backlog::{Addition, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, Ordered, Wait, Warn};
+use crate::backlog::{
+    Addition, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, OnExpired, Ordered, Wait, Warn,
+};
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use crate::tally::{DeadLetter, Tally};
 use crate::tokens::{as_lost, beside};
@@ -34,6 +36,11 @@ impl Backlog for Spool {
             added.push(self.add_bytes(like, line.as_bytes())?);
             Ok(())
         })
+    }
+
+    fn hearing(mut self, heard: OnExpired) -> Self {
+        self.heard = heard;
+        self
     }
 
     fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<SpoolClaimer> {

@@ -43,10 +43,8 @@ const SWEEP: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone)]
 pub struct SpoolGrant {
     pub(super) name: FileName,
-    pub(super) worker: String,
     pub(super) token: Token,
-    pub(super) ttl: Ttl,
-    pub(super) trust_until: Moment,
+    pub(super) live: Live,
     path: PathBuf,
 }
 
@@ -56,29 +54,14 @@ impl SpoolGrant {
         &self.name
     }
 
-    /// The worker's folder.
-    pub fn worker(&self) -> &str {
-        &self.worker
-    }
-
     /// The proof to show to guards.
     pub fn token(&self) -> &Token {
         &self.token
     }
 
-    /// How long a heartbeat lasts.
-    pub fn ttl(&self) -> Ttl {
-        self.ttl
-    }
-
-    /// The moment of this machine's clock from which on somebody may have put it back.
-    pub fn trust_until(&self) -> Moment {
-        self.trust_until
-    }
-
-    /// What it allows while it is in force.
+    /// How long a heartbeat lasts, and from which moment on somebody may have put it back.
     pub fn live(&self) -> Live {
-        Live { ttl: self.ttl, trust_until: self.trust_until }
+        self.live
     }
 
     /// The file with the payload.
@@ -126,7 +109,7 @@ impl Spool {
                 let asked = SystemClock.now();
                 let silent = self.now()?.saturating_since(self.last_heartbeat(&path)?);
                 let trust_until = asked + ttl.get().saturating_sub(silent) - self.grain();
-                return Ok(SpoolGrant { name, worker, token: token.clone(), ttl, trust_until, path });
+                return Ok(SpoolGrant { name, token: token.clone(), live: Live { ttl, trust_until }, path });
             }
         }
         Err(self.stale(&id, token))
@@ -368,8 +351,8 @@ impl SpoolClaimer {
             seq: 0,
         };
         let trust_until = asked + self.ttl.get() - self.spool.grain();
-        let (worker, ttl) = (self.worker.clone(), self.ttl);
-        Ok(Taken::Ours(Box::new(SpoolGrant { name, worker, token, ttl, trust_until, path })))
+        let live = Live { ttl: self.ttl, trust_until };
+        Ok(Taken::Ours(Box::new(SpoolGrant { name, token, live, path })))
     }
 
     /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key, or,

@@ -8,6 +8,7 @@ use super::name::FileName;
 use super::rights::{Rights, is_sticky};
 use super::steps::SpoolStep;
 use super::temporary::{ABANDONED, Temporary};
+use crate::backlog::OnExpired;
 use crate::queue::{DedupeKey, ItemId, NewItem};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Remedy, Result, Timestamp};
@@ -42,6 +43,7 @@ pub struct Spool {
     lineage: Lineage,
     abandoned: Duration,
     steps: Observed<SpoolStep>,
+    pub(super) heard: OnExpired,
 }
 
 /// Where an item is.
@@ -65,7 +67,8 @@ impl Where {
     /// The word in JSON and output, as for queues in a store.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Where::Ready | Where::Later => "ready",
+            Where::Ready => "ready",
+            Where::Later => "delayed",
             Where::Claimed(_) => "claimed",
             Where::Done => "done",
             Where::Failed => "dead",
@@ -175,7 +178,15 @@ impl Spool {
         let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
         let lineage = lineage(root, rights)?;
         let steps = Observed::NOBODY;
-        Ok(Spool { root: root.into(), volume, rights, lineage, abandoned: ABANDONED, steps })
+        Ok(Spool {
+            root: root.into(),
+            volume,
+            rights,
+            lineage,
+            abandoned: ABANDONED,
+            steps,
+            heard: OnExpired::default(),
+        })
     }
 
     /// The same, watched by a test.

@@ -55,7 +55,7 @@ impl Spool {
     pub fn renew(&self, grant: &mut SpoolGrant) -> Result<()> {
         let asked = SystemClock.now();
         let lost = |how: &str| Err(Error::new(Kind::Lost, format!("item `{}` {how}", grant.name.id)));
-        if asked >= grant.trust_until {
+        if asked >= grant.live.trust_until {
             return lost("ran out before it was renewed");
         }
         self.reach(SpoolStep::Touch);
@@ -75,10 +75,10 @@ impl Spool {
             Err(e) => return Err(failed(e.into(), "touch", grant.path())),
         }
         // Whoever puts the item back may have missed a heartbeat that came after the last one had expired.
-        if SystemClock.now() >= grant.trust_until {
+        if SystemClock.now() >= grant.live.trust_until {
             return lost("was renewed too late: the folder answered after its time had run out");
         }
-        grant.trust_until = asked + grant.ttl.get() - self.grain();
+        grant.live.trust_until = asked + grant.live.ttl.get() - self.grain();
         Ok(())
     }
 

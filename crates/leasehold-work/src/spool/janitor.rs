@@ -5,11 +5,12 @@
 //! a heartbeat.
 
 use super::claiming::{SHORT, ttl_of};
-use super::folder::{Spool, Where, sync};
+use super::folder::{Spool, SpoolItem, Where, sync};
 use super::heartbeat::heartbeat_file;
 use super::listing::{folders, listing, odd_entry};
 use super::name::FileName;
 use super::steps::SpoolStep;
+use crate::backlog::{Expired, ItemView};
 use crate::queue::Chores;
 use leasehold_core::{Result, Timestamp, format_duration};
 use std::collections::HashSet;
@@ -132,6 +133,10 @@ impl Spool {
         let _ = fs::remove_file(heartbeat_file(from));
         let why = format!("worker {worker} was silent for {}", format_duration(silent));
         let _ = self.note(name, "expired", format!("{why}\n").as_bytes());
+        self.heard.tell(|| {
+            let seen = ItemView::File(SpoolItem { name: next.clone(), place: to.clone() });
+            Expired { id: name.id.clone(), epoch: name.epoch, seen }
+        });
         Ok(Some(to))
     }
 

@@ -25,7 +25,7 @@ impl Spool {
         let mut seen = None;
         for _ in 0..LOOKS {
             match self.adopt(token) {
-                Ok(grant) if SystemClock.now() < grant.trust_until() => {
+                Ok(grant) if SystemClock.now() < grant.live().trust_until => {
                     return found(token.epoch, TokenState::Live(grant.live()));
                 }
                 Ok(_) => return found(token.epoch, TokenState::Expired),

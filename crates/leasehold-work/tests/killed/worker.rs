@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Outcome, Released, Result, Slot, Timestamp, Ttl};
 use leasehold_work::schedule::{
-    Decided, Fate, Job, JobTable, Journals, Launcher, RunEnd, Scheduler, Settings, Start, Watcher,
+    Decided, Fate, Job, JobTable, Journals, Launcher, Origin, RunEnd, Scheduler, Settings, Start, Watcher,
 };
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs::File;
@@ -129,7 +129,7 @@ async fn control(runner: &Runner) {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
                 continue;
             };
-            let start = Start { job: job.clone(), slot, grant: *grant };
+            let start = Start { job: job.clone(), slot, grant: *grant, origin: Origin::Slot };
             runner.say("begin", &start);
             tokio::task::yield_now().await;
             runner.say("ask", &start);

@@ -121,7 +121,14 @@ pub fn toml(theirs: &str, ours: &str) -> Result<Merged, String> {
     let (mut into, from) = (parse(theirs)?, parse(ours)?);
     let mut conflicts = Vec::new();
     add_items(into.as_table_mut(), from.as_table(), "", &mut conflicts);
-    Ok(Merged { text: into.to_string(), conflicts })
+    Ok(Merged { text: with_line_ends_of(theirs, &into.to_string()), conflicts })
+}
+
+/// A text whose lines end as those of another do: what is parsed and written again has lost how they ended.
+fn with_line_ends_of(theirs: &str, text: &str) -> String {
+    let (all, carriage) = (theirs.matches('\n').count(), theirs.matches("\r\n").count());
+    let text = text.replace("\r\n", "\n");
+    if carriage * 2 > all { text.replace('\n', "\r\n") } else { text }
 }
 
 fn add_items(into: &mut Table, from: &Table, path: &str, conflicts: &mut Vec<String>) {
@@ -246,6 +253,10 @@ mod tests {
         assert_eq!(read["mcp_servers"]["leasehold"]["command"].as_str(), Some("leasehold"));
         assert_eq!(read["hooks"]["PreToolUse"].as_array().map(Vec::len), Some(2), "{}", merged.text);
         assert_eq!(toml(&merged.text, ours).unwrap().text, merged.text);
+        // Lines end as they did.
+        let windows = toml(&theirs.replace('\n', "\r\n"), ours).unwrap().text;
+        assert_eq!(windows, merged.text.replace('\n', "\r\n"));
+        assert_eq!(toml(&windows, ours).unwrap().text, windows);
         let conflict = toml("[mcp_servers.leasehold]\ncommand = \"mine\"\n", ours).unwrap();
         assert_eq!(conflict.conflicts.len(), 1, "{conflict:?}");
         assert!(toml("[", ours).is_err());

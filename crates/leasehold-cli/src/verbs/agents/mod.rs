@@ -170,7 +170,14 @@ fn install(context: &Context, args: &AgentsInstall) -> Result<Exit> {
 fn plan(project: &Path, snippet: &Snippet, flags: &HookFlags) -> Result<Change> {
     let path = project.join(snippet.path);
     // What is behind a link is changed, not the link.
-    let path = path.canonicalize().unwrap_or(path);
+    let path = match path.canonicalize() {
+        Ok(path) => path,
+        Err(_) if path.is_symlink() => {
+            let message = format!("`{}` is a link that leads nowhere; nothing was changed", path.display());
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Err(_) => path,
+    };
     if path.exists() && !path.is_file() {
         return Err(Error::new(
             Kind::Unsupported,

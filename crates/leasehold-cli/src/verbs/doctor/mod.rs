@@ -18,6 +18,7 @@ use crate::interrupt::{Interruption, Watch, exit_by};
 use crate::output;
 use crate::patience::Patience;
 use leasehold_core::relocation::Address;
+use leasehold_core::store::Reach;
 use leasehold_core::{Error, Kind, Result};
 use leasehold_stores::StoreUrl;
 use scratch::Scratch;
@@ -57,6 +58,10 @@ pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
         Some(url) => url.parse()?,
         None => context.settings()?.store.value.clone(),
     };
+    if url.scheme() == "remote" {
+        let message = "a server cannot be examined from outside: its promises are those of the store behind it; run doctor there, with that store's own URL";
+        return Err(Error::new(Kind::Unsupported, message));
+    }
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
     }
@@ -66,7 +71,11 @@ pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
     let examined = watch.run(&patience, examine(&url, args, &patience, &shared)).await;
     let left = clear(&mut watch, &shared).await;
     match examined {
-        Ok(findings) => report(context, &[findings?, left].concat(), "leases"),
+        Ok(examined) => {
+            let Examined { findings, reach } = examined?;
+            let purpose = if reach == Reach::Host { "leases between processes of this machine" } else { "leases" };
+            report(context, &[findings, left].concat(), purpose)
+        }
         Err(cut) => {
             left.iter().for_each(|left| output::say(&left.detail));
             match cut {
@@ -80,8 +89,15 @@ pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
 /// The scratch namespace, once there is one. Locked while it is being made.
 type SharedScratch = Arc<Mutex<Option<Scratch>>>;
 
+/// What was found.
+struct Examined {
+    findings: Vec<Finding>,
+    /// Who can share the store's leases.
+    reach: Reach,
+}
+
 /// Everything that is looked at and tried. The scratch namespace is left in `shared`.
-async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, shared: &SharedScratch) -> Result<Vec<Finding>> {
+async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, shared: &SharedScratch) -> Result<Examined> {
     let coordinator = open_store(url).await?;
     let mut findings = vec![finding(Verdict::Good, "store", url.to_string())];
     findings.extend(store::describe(&**coordinator.store()).await?);
@@ -100,7 +116,7 @@ async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, shared: &Shar
         patience.at(format!("the folder `{}`", folder.display()));
         findings.extend(guard::guard(folder.clone()).await?);
     }
-    Ok(findings)
+    Ok(Examined { findings, reach: coordinator.store().capabilities().reach })
 }
 
 /// Makes the scratch namespace, whoever gives up waiting for it: a lease that was granted and is known to nobody would keep the

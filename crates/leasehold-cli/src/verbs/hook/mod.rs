@@ -16,8 +16,9 @@ use host::{Event, Verdict};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Marker, NamePattern, Result, Token, TokenState, printable};
+use leasehold_system::sync::Mutex;
 use std::io::{Read, Write};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Hosts are promised an answer within 2 s; a busy machine takes some of it to start us.
@@ -61,7 +62,7 @@ fn watch_the_clock(
 ) -> Result<()> {
     let watch = move || {
         std::thread::sleep(DEADLINE.saturating_sub(SystemClock.now().saturating_since(begun)));
-        if answering.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        if answering.lock().is_none() {
             // The answer is known and nobody reads it.
             std::process::exit(i32::from(refused("the host does not read the answer of leasehold hook").code()));
         }
@@ -75,7 +76,7 @@ fn watch_the_clock(
 /// Prints the answer, unless that was done.
 fn answer(answering: &Mutex<Option<HookHost>>, verdict: &Verdict) -> Exit {
     // Not held while it is written: nobody may be reading.
-    let taken = answering.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let taken = answering.lock().take();
     let Some(host) = taken else { return Exit::Done };
     let mut out = std::io::stdout().lock();
     let printed = writeln!(out, "{}", host.answer(verdict)).and_then(|()| out.flush());

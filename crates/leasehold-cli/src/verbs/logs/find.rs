@@ -1,17 +1,21 @@
 //! Finding the run that is meant, and the best copy of its output.
 
 use super::Wanted;
-use crate::context::Context;
+use crate::context::{Context, Target};
 use crate::kept::file::{self, Stretch, is_being_written};
-use crate::kept::layout::{self, RunFile, folder_of, spool_folder};
+use crate::kept::layout::{self, Named, RunFile, folder_of, spool_folder};
 use crate::kept::{Keeping, files_in};
 use crate::output;
 use leasehold_core::item::{QueueName, State};
 use leasehold_core::{Coordinator, Kind, LeaseName, Result, Transfer};
 use leasehold_work::output::{Ring, RunOutput, list};
 use leasehold_work::queue::{ItemId, Queue};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// How many items are looked for in the store to find which files are of its own.
+const MOST_LOOKED_FOR: usize = 50;
 
 pub struct Finder<'a> {
     pub context: &'a Context,
@@ -47,6 +51,7 @@ struct Live {
     epoch: u64,
     host: String,
     nonce: String,
+    lineage: String,
 }
 
 /// Where it was found.
@@ -64,6 +69,7 @@ struct Local {
     item: Option<String>,
     epoch: u64,
     nonce: String,
+    lineage: Option<String>,
 }
 
 impl Finder<'_> {
@@ -136,15 +142,17 @@ impl Finder<'_> {
     }
 
     pub async fn of_queue(&self, queue: &QueueName, item: Option<&ItemId>) -> Result<Chosen> {
-        let (mut records, mut live) = (Vec::new(), None);
+        let folder = format!("{}+{queue}", LeaseName::ITEMS);
+        let (mut records, mut locals, mut live) = (Vec::new(), Vec::new(), None);
         if let Some(coordinator) = self.context.existing().await? {
             records = self.records(coordinator, &Ring::of_queue(queue, 1)).await;
+            let found = of_item(self.locals(&folder), item);
+            locals = of_this_store(coordinator, queue, found, &records).await;
             if let Some(item) = item {
                 live = claim(coordinator, queue, item).await?;
             }
         }
-        let folder = format!("{}+{queue}", LeaseName::ITEMS);
-        let mut chosen = self.of_items(queue.to_string(), &folder, records, item).await;
+        let mut chosen = self.of_items(queue.to_string(), locals, records, item).await;
         chosen.held = item.map(|item| HeldBy::Item(queue.clone(), item.clone()));
         let (Some(item), Some(live)) = (item, live.filter(|live| live.epoch >= chosen.epoch)) else {
             return Ok(chosen);
@@ -156,7 +164,7 @@ impl Finder<'_> {
             return Ok(chosen);
         }
         if live.epoch > chosen.epoch {
-            let file = RunFile { folder, stem: format!("{item}.{}-{}", live.epoch, live.nonce) };
+            let file = RunFile::of_item(folder, item.as_str(), live.epoch, &live.nonce, &live.lineage);
             chosen.path = self.keeping.map(|keeping| keeping.root.join(layout::home()).join(file.path()));
             (chosen.epoch, chosen.record, chosen.content) = (live.epoch, None, Content::None);
         }
@@ -167,14 +175,19 @@ impl Finder<'_> {
     /// A spool has no store: what is kept of it is on the machine that ran it, or in the bucket.
     pub async fn of_spool(&self, path: &Path, item: Option<&ItemId>) -> Result<Chosen> {
         let path = path.display().to_string();
-        Ok(self.of_items(format!("spool:{path}"), &spool_folder(&path), Vec::new(), item).await)
+        let locals = of_item(self.locals(&spool_folder(&path)), item);
+        Ok(self.of_items(format!("spool:{path}"), locals, Vec::new(), item).await)
     }
 
-    async fn of_items(&self, name: String, folder: &str, mut records: Vec<RunOutput>, item: Option<&ItemId>) -> Chosen {
+    async fn of_items(
+        &self,
+        name: String,
+        locals: Vec<Local>,
+        mut records: Vec<RunOutput>,
+        item: Option<&ItemId>,
+    ) -> Chosen {
         let id_of = |record: &RunOutput| record.lease.as_str().rsplit('/').next().map(String::from);
         records.retain(|record| item.is_none_or(|item| id_of(record).as_deref() == Some(item.as_str())));
-        let mut locals = self.locals(folder);
-        locals.retain(|local| item.is_none_or(|item| local.item.as_deref() == Some(item.as_str())));
         // Of one item the newest attempt; of all, what this machine wrote last, or else what the store heard of last.
         let local = match item {
             Some(_) => locals.into_iter().max_by_key(|local| local.epoch),
@@ -223,13 +236,15 @@ impl Finder<'_> {
             let shared = named.and_then(|file| file.split_once('/'));
             let shared = shared.and_then(|(home, file)| layout::within(&keeping.root, home, file));
             for path in local.map(|local| local.path.clone()).into_iter().chain(shared) {
-                if let Ok(stretches) = file::read(&path) {
-                    return Content::File(path, stretches);
+                if let Some(stretches) = file::read(&path).ok().filter(|stretches| !stretches.is_empty()) {
+                    return Content::File(path, with_end(stretches, record));
                 }
             }
             if let (Some(bucket), Some((_, file))) = (&keeping.bucket, named.and_then(|file| file.split_once('/'))) {
                 match bucket.read(file).await {
-                    Ok(Some(stretches)) => return Content::Bucket(format!("{bucket}/{file}"), stretches),
+                    Ok(Some(stretches)) => {
+                        return Content::Bucket(format!("{bucket}/{file}"), with_end(stretches, record));
+                    }
                     Ok(None) => {}
                     Err(error) => output::say(&error.to_string()),
                 }
@@ -238,12 +253,13 @@ impl Finder<'_> {
         record.map_or(Content::None, |record| Content::Tail(record.tail.clone()))
     }
 
-    /// What the store has; without it, there is still this machine.
+    /// What the store has of runs that printed anything; without it, there is still this machine.
     async fn records(&self, coordinator: &Coordinator, ring: &Ring) -> Vec<RunOutput> {
-        list(coordinator, ring).await.unwrap_or_else(|error| {
+        let all = list(coordinator, ring).await.unwrap_or_else(|error| {
             output::say(&error.to_string());
             Vec::new()
-        })
+        });
+        all.into_iter().filter(|record| record.bytes > 0).collect()
     }
 
     /// The files in a folder of this machine, the last written first.
@@ -251,11 +267,37 @@ impl Finder<'_> {
         let Some(keeping) = self.keeping else { return Vec::new() };
         let files = files_in(&keeping.root.join(layout::home()).join(folder)).into_iter();
         let local = |path: PathBuf| {
-            let (item, epoch, nonce) = RunFile::parse(path.file_name()?.to_str()?)?;
-            let (item, nonce) = (item.map(String::from), nonce.to_owned());
-            Some(Local { path, item, epoch, nonce })
+            let Named { item, epoch, nonce, lineage } = RunFile::parse(path.file_name()?.to_str()?)?;
+            let (item, nonce, lineage) = (item.map(String::from), nonce.to_owned(), lineage.map(String::from));
+            Some(Local { path, item, epoch, nonce, lineage })
         };
         files.filter_map(|(_, path)| local(path)).collect()
+    }
+
+    /// Refuses an item that its queue does not have.
+    pub async fn check_item(&self, chosen: &Chosen) -> Result<()> {
+        let (Some(HeldBy::Item(queue, item)), Some(coordinator)) = (&chosen.held, self.context.existing().await?)
+        else {
+            return Ok(());
+        };
+        Queue::new(coordinator.store().clone(), queue.clone()).inspect(item).await.map(drop)
+    }
+
+    /// Refuses a name that neither a lease nor a queue has.
+    pub async fn check_name(&self, name: &str) -> Result<()> {
+        let Ok(Target::Queue(queue)) = Target::parse(name) else { return Ok(()) };
+        let Some(coordinator) = self.context.existing().await? else { return self.context.lease(name).await.map(drop) };
+        let items = Queue::new(coordinator.store().clone(), queue).list(None, 1).await?;
+        if items.entries.is_empty() && items.next.is_none() { self.context.lease(name).await.map(drop) } else { Ok(()) }
+    }
+
+    /// The same run, as it is found now.
+    pub async fn again(&self, chosen: &Chosen) -> Result<Option<Chosen>> {
+        match &chosen.held {
+            Some(HeldBy::Lease(lease)) => self.of_lease(lease, Wanted::Epoch(chosen.epoch)).await,
+            Some(HeldBy::Item(queue, item)) => self.of_queue(queue, Some(item)).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Whether it still goes on, as far as anybody knows.
@@ -274,6 +316,51 @@ impl Finder<'_> {
     }
 }
 
+fn of_item(mut locals: Vec<Local>, item: Option<&ItemId>) -> Vec<Local> {
+    locals.retain(|local| item.is_none_or(|item| local.item.as_deref() == Some(item.as_str())));
+    locals
+}
+
+/// Those that the records name, or that are of an item as this store has it: another store's queue may have the same name, and
+/// the same items. Of many items only those that were written last are looked for.
+async fn of_this_store(
+    coordinator: &Coordinator,
+    queue: &QueueName,
+    locals: Vec<Local>,
+    records: &[RunOutput],
+) -> Vec<Local> {
+    let queue = Queue::new(coordinator.store().clone(), queue.clone());
+    let (mut lineages, mut ours) = (BTreeMap::new(), Vec::new());
+    for local in locals {
+        let name = local.path.file_name().and_then(|name| name.to_str());
+        let named = records.iter().filter_map(|record| record.file.as_deref()?.rsplit('/').next());
+        let mut is_ours = named.into_iter().any(|file| Some(file) == name);
+        if let Some(item) = local.item.as_ref().filter(|_| !is_ours) {
+            if !lineages.contains_key(item) && lineages.len() < MOST_LOOKED_FOR {
+                let seen = match item.parse::<ItemId>() {
+                    Ok(id) => queue.inspect(&id).await.ok(),
+                    Err(_) => None,
+                };
+                lineages.insert(item.clone(), seen.map(|seen| seen.item.lineage.to_string()));
+            }
+            is_ours = local.lineage.is_some() && lineages.get(item).is_some_and(|known| *known == local.lineage);
+        }
+        ours.extend(is_ours.then_some(local));
+    }
+    ours
+}
+
+/// With the last lines from the store where the end of it could not be written.
+fn with_end(mut stretches: Vec<Stretch>, record: Option<&RunOutput>) -> Vec<Stretch> {
+    let end = stretches.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
+    let Some(record) = record.filter(|record| record.bytes > end) else { return stretches };
+    output::say("the end of the output could not be kept; its last lines are from the store");
+    let at = record.bytes.saturating_sub(record.tail.len() as u64);
+    let known = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+    stretches.push((at.max(end), record.tail.as_bytes().get(known..).unwrap_or_default().to_vec()));
+    stretches
+}
+
 /// The attempt of an item that goes on.
 async fn claim(coordinator: &Coordinator, queue: &QueueName, item: &ItemId) -> Result<Option<Live>> {
     let seen = match Queue::new(coordinator.store().clone(), queue.clone()).inspect(item).await {
@@ -283,6 +370,7 @@ async fn claim(coordinator: &Coordinator, queue: &QueueName, item: &ItemId) -> R
     };
     let State::Claimed(tenure) = &seen.item.state else { return Ok(None) };
     let (epoch, holder) = (seen.item.epoch.get(), &tenure.holder);
-    let live = Live { epoch, host: holder.host.clone(), nonce: holder.nonce.to_string() };
+    let lineage = seen.item.lineage.to_string();
+    let live = Live { epoch, host: holder.host.clone(), nonce: holder.nonce.to_string(), lineage };
     Ok(Some(live).filter(|_| seen.now < tenure.deadline))
 }

@@ -13,7 +13,7 @@ use crate::kept::Keeping;
 use find::{Chosen, Content, Finder};
 use leasehold_core::{Error, Kind, LeaseName, Result};
 use leasehold_work::queue::ItemId;
-use leasehold_work::schedule::parse_instant;
+use leasehold_work::schedule::{parse_instant, slot_text};
 
 /// Which run of a lease is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,13 +27,31 @@ impl Wanted {
     fn parse(text: Option<&str>) -> Result<Self> {
         match text {
             None => Ok(Wanted::Newest),
-            Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                let refuse =
-                    || Error::invalid("run", text, "use an epoch, a slot such as 2026-11-15T03:00:00Z, or an item");
-                text.parse().map(Wanted::Epoch).map_err(|_| refuse())
+            Some(text) => {
+                let is_epoch = text.bytes().all(|byte| byte.is_ascii_digit());
+                let epoch = text.parse().ok().filter(|_| is_epoch).map(Wanted::Epoch);
+                let wanted = epoch.or_else(|| parse_instant("run", text).ok().map(Wanted::Slot));
+                let form = "use an epoch, a slot such as 2026-11-15T03:00:00Z, or of a queue an item's id";
+                wanted.ok_or_else(|| Error::invalid("run", text, form))
             }
-            Some(text) => parse_instant("run", text).map(Wanted::Slot),
         }
+    }
+
+    /// For a run that a lease never had, or that nobody remembers.
+    fn unknown(self, lease: &LeaseName) -> Option<Error> {
+        let message = match self {
+            Wanted::Newest => return None,
+            Wanted::Epoch(epoch) => {
+                format!(
+                    "no run of `{lease}` under epoch {epoch} is known; `leasehold history {lease}` shows its epochs"
+                )
+            }
+            Wanted::Slot(slot) => {
+                let slot = slot_text(slot);
+                format!("no run of `{lease}` for slot {slot} is known; `leasehold runs {lease}` shows its slots")
+            }
+        };
+        Some(Error::new(Kind::Invalid, message))
     }
 }
 
@@ -49,17 +67,24 @@ pub async fn logs(context: &Context, args: &Args) -> Result<Exit> {
         (Ok(Target::Queue(queue)), Some(item)) => finder.of_queue(&queue, Some(&item)).await?,
         (queue, _) => {
             let lease = LeaseName::new(&args.name)?;
-            let found = finder.of_lease(&lease, Wanted::parse(args.run.as_deref())?).await?;
+            let wanted = Wanted::parse(args.run.as_deref())?;
+            let found = finder.of_lease(&lease, wanted).await?;
             match (found, queue) {
                 (Some(found), _) => found,
                 (None, Ok(Target::Queue(queue))) if args.run.is_none() => finder.of_queue(&queue, None).await?,
-                (None, _) => return Err(nothing(&args.name, args.run.as_deref(), keeping.as_ref())),
+                (None, _) => {
+                    // Says so if there is no such lease at all.
+                    context.lease(&args.name).await?;
+                    return Err(wanted.unknown(&lease).unwrap_or_else(|| nothing(&args.name, None, keeping.as_ref())));
+                }
             }
         }
     };
     if let Content::None = chosen.content
         && !(args.follow && chosen.runs_here)
     {
+        finder.check_item(&chosen).await?;
+        finder.check_name(&args.name).await?;
         return Err(nothing_yet(&chosen).unwrap_or_else(|| nothing(&args.name, args.run.as_deref(), keeping.as_ref())));
     }
     if context.common.json {
@@ -87,7 +112,7 @@ fn nothing_yet(chosen: &Chosen) -> Option<Error> {
     let host = chosen.host.as_deref().filter(|_| chosen.runs)?;
     let (name, epoch) = (&chosen.name, chosen.epoch);
     let message = if chosen.runs_here {
-        format!("`{name}`, epoch {epoch}, is running here; nothing that it printed is kept so far")
+        format!("`{name}`, epoch {epoch}, is held here; nothing that its run printed is kept so far")
     } else {
         format!("`{name}`, epoch {epoch}, is running on {host}; until it ends, its output is there only")
     };

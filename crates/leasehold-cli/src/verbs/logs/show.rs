@@ -2,7 +2,7 @@
 
 use super::find::{Chosen, Content, Finder};
 use crate::exit::Exit;
-use crate::kept::file::{self, Stretch, gap_line, is_being_written};
+use crate::kept::file::{Followed, Stretch, gap_line, is_being_written};
 use crate::output::{self, Reader};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Kind, Result};
@@ -74,14 +74,16 @@ pub async fn follow(finder: &Finder<'_>, chosen: &Chosen, tail: Option<usize>) -
     let Some(path) = chosen.path.clone().filter(|path| chosen.runs_here || is_being_written(path)) else {
         return text(chosen, tail);
     };
-    let (mut position, mut size, mut asked) = (None, None, SystemClock.now());
+    let (mut file, mut position, mut size, mut asked) = (None, None, None, SystemClock.now());
     loop {
+        // Open from its first byte on: it may be removed, or moved to a bucket, as soon as the run has ended.
+        file = file.or_else(|| Followed::open(&path).ok());
         // Before the look: what is written until it is over is seen.
-        let is_over = path.exists() && !is_being_written(&path);
-        let now = total_size(&path);
+        let is_over = file.as_ref().is_some_and(Followed::is_over);
+        let now = file.as_ref().map(Followed::size);
         if now != size || is_over {
             size = now;
-            let stretches = file::read(&path).unwrap_or_default();
+            let stretches = file.as_ref().and_then(|file| file.read().ok()).unwrap_or_default();
             let new = match position {
                 None => last_lines(&joined(&stretches, 0), tail).to_vec(),
                 Some(position) => joined(&stretches, position),
@@ -92,26 +94,32 @@ pub async fn follow(finder: &Finder<'_>, chosen: &Chosen, tail: Option<usize>) -
             }
         }
         if is_over {
+            // A disk that is full ends the keeping before the run.
+            if finder.is_live(chosen).await? {
+                output::say(&format!(
+                    "`{}`, epoch {}, is still running, but no more of its output can be kept here",
+                    chosen.name, chosen.epoch
+                ));
+            }
             return Ok(Exit::Done);
         }
         if position.is_none() && SystemClock.now().saturating_since(asked) >= ASK {
             asked = SystemClock.now();
             if !finder.is_live(chosen).await? {
-                output::say(&format!(
-                    "`{}`, epoch {}, is over; nothing that it printed is kept",
-                    chosen.name, chosen.epoch
-                ));
-                return Ok(Exit::Done);
+                return ended_unseen(finder, chosen, tail).await;
             }
         }
         SystemClock.sleep_until(SystemClock.now() + LOOK).await;
     }
 }
 
-/// Tells a change without reading it.
-fn total_size(path: &std::path::Path) -> Option<u64> {
-    let size = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len() + 1);
-    path.exists().then(|| size(path) + file::parts(path).iter().map(|part| size(part)).sum::<u64>())
+/// For a run that is over, and whose file was never seen here: what it printed may have gone to a bucket or the store.
+async fn ended_unseen(finder: &Finder<'_>, chosen: &Chosen, tail: Option<usize>) -> Result<Exit> {
+    if let Some(found) = finder.again(chosen).await?.filter(|found| !matches!(found.content, Content::None)) {
+        return text(&found, tail);
+    }
+    output::say(&format!("`{}`, epoch {}, is over; nothing that it printed is kept", chosen.name, chosen.epoch));
+    Ok(Exit::Done)
 }
 
 fn whole(content: &Content) -> Vec<u8> {

@@ -24,11 +24,12 @@ use crate::output;
 use crate::supervise::Signals;
 use era::Era;
 use leasehold_core::{Error, Kind, Result};
+use leasehold_system::sync::Mutex;
 use rpc::Reply;
 use serde_json::{Value, json};
 use session::Session;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::task::JoinSet;
@@ -123,7 +124,7 @@ fn handle(
     let Some(id) = id else {
         if method == "notifications/cancelled" {
             let key = params.get("requestId").map(Value::to_string).unwrap_or_default();
-            if let Some(call) = running.lock().unwrap_or_else(PoisonError::into_inner).remove(&key) {
+            if let Some(call) = running.lock().remove(&key) {
                 call.abort();
             }
         }
@@ -147,11 +148,11 @@ fn handle(
             let arguments = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
             let (session, running_too, key) = (session.clone(), running.clone(), id.to_string());
             let mut turn = session.turns.stand(&arguments);
-            let mut table = running.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut table = running.lock();
             let call = calls.spawn(async move {
                 turn.comes().await;
                 let result = tools::call(tool, &Call { session: &session, arguments: &arguments, era }).await;
-                running_too.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.to_string());
+                running_too.lock().remove(&id.to_string());
                 let _ = send(&Reply::result(id, era.shape(result)).json());
             });
             table.insert(key, call);

@@ -6,10 +6,11 @@ use crate::context::{Context, QUEUE, Target, existing_spool, with_backlog};
 use leasehold_core::{
     Ask, Coordinator, Drain, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token,
 };
+use leasehold_system::sync::Mutex;
 use leasehold_work::{Backlog, Tokens};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -40,16 +41,16 @@ pub struct Items(Arc<Mutex<HashMap<Token, (String, Era)>>>);
 
 impl Items {
     pub fn claimed(&self, token: Token, queue: String, era: Era) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, (queue, era));
+        self.0.lock().insert(token, (queue, era));
     }
 
     /// The queue that a token's item is of, as the claim named it.
     pub fn queue_of(&self, token: &Token) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).map(|(queue, _)| queue.clone())
+        self.0.lock().get(token).map(|(queue, _)| queue.clone())
     }
 
     pub fn ended(&self, token: &Token) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token);
+        self.0.lock().remove(token);
     }
 }
 
@@ -79,27 +80,27 @@ impl Session {
     pub fn keep(&self, grant: Grant) {
         let token = grant.token().clone();
         let keeper = Keeper::start(self.coordinator.clone(), grant);
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).remove(&token.lease);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        self.released.lock().remove(&token.lease);
+        let mut kept = self.kept.lock();
         kept.insert(token.lease.clone(), Kept { token, keeper });
     }
 
     /// The token of a lease that is kept here, and where it stands.
     pub fn standing(&self, lease: &LeaseName) -> Option<(Token, Standing)> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock();
         kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.standing().borrow().clone()))
     }
 
     /// Who asks the holder of a lease that is kept here to finish, if anybody does.
     pub fn asked(&self, lease: &LeaseName) -> Option<Drain> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock();
         kept.get(lease).and_then(|kept| kept.keeper.asked().borrow().clone())
     }
 
     /// Takes back what a call asked for that is given up: it may be granted all the same.
     pub fn withdraw(&self, coordinator: &Coordinator, lease: &LeaseName, ask: &Ask) {
         let (coordinator, lease, ask) = (coordinator.clone(), lease.clone(), ask.clone());
-        let mut withdrawing = self.withdrawing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut withdrawing = self.withdrawing.lock();
         withdrawing.spawn(async move {
             let _ = coordinator.withdraw(&[lease], &ask).await;
         });
@@ -107,16 +108,16 @@ impl Session {
 
     /// Remembers that a lease was released, so that doing so again is no failure.
     pub fn note_released(&self, lease: &LeaseName) {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).insert(lease.clone());
+        self.released.lock().insert(lease.clone());
     }
 
     pub fn was_released(&self, lease: &LeaseName) -> bool {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).contains(lease)
+        self.released.lock().contains(lease)
     }
 
     /// Stops keeping a lease.
     pub async fn let_go(&self, lease: &LeaseName) -> Option<Grant> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(lease);
+        let kept = self.kept.lock().remove(lease);
         match kept {
             Some(kept) => Some(kept.keeper.stop().await),
             None => None,
@@ -185,18 +186,18 @@ impl Session {
 
     /// Releases everything that was acquired in a session, as far as the store answers.
     pub async fn give_back(&self) {
-        let names: Vec<LeaseName> = self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        let names: Vec<LeaseName> = self.kept.lock().keys().cloned().collect();
         let all = async {
             // Calls that were cancelled are dropped when the runtime comes to them.
             tokio::task::yield_now().await;
-            let withdrawing = std::mem::take(&mut *self.withdrawing.lock().unwrap_or_else(PoisonError::into_inner));
+            let withdrawing = std::mem::take(&mut *self.withdrawing.lock());
             withdrawing.join_all().await;
             for name in names {
                 if let Some(grant) = self.let_go(&name).await {
                     let _ = self.coordinator.release(&grant, Outcome::Failed).await;
                 }
             }
-            let items = std::mem::take(&mut *self.items.0.lock().unwrap_or_else(PoisonError::into_inner));
+            let items = std::mem::take(&mut *self.items.0.lock());
             for (token, (queue, _)) in items.into_iter().filter(|(_, (_, era))| *era == Era::Session) {
                 // One that was lost, or ended by hand, is not ours to give back: that is no failure.
                 let _ = self.return_item(&queue, &token).await;

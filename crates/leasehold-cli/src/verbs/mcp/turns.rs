@@ -5,9 +5,9 @@
 
 use super::tools::text;
 use leasehold_core::{LeaseName, Token};
+use leasehold_system::sync::Mutex;
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
 
 /// Who is at which lease, or waits for it.
@@ -25,7 +25,7 @@ impl Turns {
     pub fn stand(&self, arguments: &Value) -> Turn {
         let (done, over) = watch::channel(());
         let mut before = Vec::new();
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         lines.retain(|_, line| {
             line.retain(|call| call.has_changed().is_ok());
             !line.is_empty()

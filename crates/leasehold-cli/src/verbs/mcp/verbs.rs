@@ -11,7 +11,11 @@ use crate::exit::Exit;
 use leasehold_core::{Error, Kind, Result, Token};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+/// What the name of a spool begins with.
+const SPOOL: &str = "spool:";
 
 /// One verb as a tool.
 pub struct Verb {
@@ -144,7 +148,11 @@ impl Verb {
                     return Err(Error::invalid(name, word, "it is empty or begins with `-`"));
                 }
                 let path = self.paths.contains(name).then(|| below(&call.session.root, name, word)).transpose()?;
-                words.push(path.map_or_else(|| word.to_owned(), |path| path.display().to_string()));
+                words.push(match (path, word.strip_prefix(SPOOL).filter(|_| *name == "queue")) {
+                    (Some(path), _) => path.display().to_string(),
+                    (None, Some(folder)) => format!("{SPOOL}{}", spool(&call.session.root, word, folder)?.display()),
+                    (None, None) => word.to_owned(),
+                });
             }
         }
         for name in self.flags {
@@ -162,6 +170,15 @@ impl Verb {
         }
         Ok(words)
     }
+}
+
+/// A spool is a folder that is made and written to: below the root, or that of the `work` which this server is part of.
+fn spool(root: &Path, queue: &str, folder: &str) -> Result<PathBuf> {
+    if std::env::var(QUEUE).is_ok_and(|own| own == queue) {
+        return Ok(PathBuf::from(folder));
+    }
+    let relative = Path::new(folder).strip_prefix(root).ok().and_then(Path::to_str).unwrap_or(folder);
+    below(root, "queue", relative)
 }
 
 impl Claim {

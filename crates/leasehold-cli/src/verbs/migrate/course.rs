@@ -7,7 +7,7 @@ use crate::patience::Patience;
 use crate::remedy;
 use leasehold_core::relocation::Address;
 use leasehold_core::{Error, Kind};
-use std::sync::{Mutex, PoisonError};
+use leasehold_system::sync::Mutex;
 
 /// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +41,13 @@ impl Course {
 
     /// Another phase begins.
     pub fn enter(&self, phase: Phase) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = (phase, 0);
+        *self.at.lock() = (phase, 0);
     }
 
     /// One more record is done.
     pub fn count(&self) {
         let (phase, done) = {
-            let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut at = self.at.lock();
             at.1 += 1;
             *at
         };
@@ -63,7 +63,7 @@ impl Course {
 
     /// Where it stands when it is broken off here, and what to do about it.
     pub fn account(&self) -> String {
-        let (phase, done) = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let (phase, done) = *self.at.lock();
         let (finish, give_up) = remedy::migration(&self.from, &self.to);
         let Course { from, to, .. } = self;
         let frozen = "nothing is lost, and every lease and queue of it is frozen until that is over";
@@ -89,7 +89,7 @@ impl Course {
 
     /// An error that broke it off, with where that leaves it. What was begun is neither done nor surely undone.
     pub fn told(&self, error: Error) -> Error {
-        let (phase, _) = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let (phase, _) = *self.at.lock();
         if phase == Phase::Untouched {
             return error;
         }

@@ -45,11 +45,6 @@ pub fn reason(why: Option<&Reason>) -> String {
     why.map_or_else(|| "(none was noted)".into(), ToString::to_string)
 }
 
-/// Whether it waits for its time.
-pub fn is_delayed(item: &Item, now: Timestamp) -> bool {
-    matches!(item.state, State::Ready) && !item.is_due(now)
-}
-
 /// What lines of a queue are sorted by: claimable, delayed, claimed, dead, cancelled, done; then as they are claimed, or by
 /// time.
 pub type Order = (u8, Reverse<u8>, Timestamp, String);
@@ -101,8 +96,8 @@ fn beginning(bytes: &[u8]) -> String {
 }
 
 /// A line of a queue's listing, as JSON.
-pub fn listed(name: &ItemName, seen: &Item) -> Value {
-    let mut value = item(name, seen, false);
+pub fn listed(name: &ItemName, seen: &Item, now: Timestamp) -> Value {
+    let mut value = item(name, seen, now, false);
     value["payload_begins"] = json!(beginning(seen.payload.bytes()));
     value
 }

@@ -132,13 +132,8 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
         for (name, item) in page.entries {
             match item {
                 Ok(item) => {
-                    let is_wanted = match wanted {
-                        None => true,
-                        Some("delayed") => listing::is_delayed(&item, page.now),
-                        Some(state) => item.state.as_str() == state,
-                    };
-                    if is_wanted {
-                        let value = listing::listed(&name, &item);
+                    if wanted.is_none_or(|state| item.word(page.now) == state) {
+                        let value = listing::listed(&name, &item, page.now);
                         let (order, row) =
                             (listing::order(&name, &item, page.now), listing::row(&value, &item, page.now));
                         listed.push(Listed { order, value, row });
@@ -169,11 +164,7 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
 fn files(context: &Context, spool: &Spool, wanted: Option<&str>) -> Result<Exit> {
     let SpoolSurvey { items, closed, odd } = spool.survey();
     closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
-    let is_wanted = |place: &Where| match wanted {
-        None => true,
-        Some("delayed") => *place == Where::Later,
-        Some(state) => place.as_str() == state,
-    };
+    let is_wanted = |place: &Where| wanted.is_none_or(|state| place.as_str() == state);
     // The survey has them in this order, and names sort in the order of claiming.
     let mut listed = Vec::new();
     for item in items.iter().filter(|item| is_wanted(&item.place)) {

@@ -60,11 +60,11 @@ async fn drain<B: Backlog>(backlog: &B, id: &ItemId, ordered: &Ordered, within: 
     let Some(asked) = backlog.ask_to_finish(id, asking).await? else { return Ok(None) };
     let holder = asked.tenure().map_or_else(String::new, |tenure| tenure.holder.to_string());
     output::say(&format!("asked {holder} to finish `{id}`; waiting for up to {within}"));
-    let ItemView::Item(_, seen) = backlog.drained(id, asked.epoch, within.get()).await? else { return Ok(None) };
+    let ItemView::Item(_, seen, _) = backlog.drained(id, asked.epoch, within.get()).await? else { return Ok(None) };
     if seen.epoch == asked.epoch {
         output::say(&match &seen.state {
             State::Claimed(_) => format!("{holder} has not finished `{id}` within {within}"),
-            other => format!("{holder} works on `{id}` no longer: it is {}", other.as_str()),
+            other => format!("{holder} no longer works on `{id}`: it is {}", other.as_str()),
         });
     }
     // The order is decided on what was asked for, whatever is there by now.

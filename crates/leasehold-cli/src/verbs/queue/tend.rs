@@ -5,7 +5,8 @@ use crate::args::{Purge, QueueArg};
 use crate::config::duration_of;
 use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
-use leasehold_core::Result;
+use crate::output;
+use leasehold_core::{Result, format_duration};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::JanitorReport;
 use serde_json::{Value, json};
@@ -34,5 +35,11 @@ pub async fn purge(context: &Context, args: &Purge) -> Result<Exit> {
     let target = Target::parse(&args.queue)?;
     let age = duration_of("--older-than", args.older_than.as_deref())?.unwrap_or(DEFAULT_AGE);
     let open = context.existing_queue(&target).await?;
+    if args.dead && !args.yes {
+        let (queue, age) = (leasehold_core::printable(&args.queue), format_duration(age));
+        if !output::agreed(&format!("remove the dead letters of `{queue}` that are older than {age}, for good"))? {
+            return Ok(Exit::Done);
+        }
+    }
     tell(context, with_backlog!(open, backlog => Backlog::purge(&backlog, age, args.dead, say_error).await?))
 }

@@ -2,7 +2,7 @@
 
 use crate::output::{self, rfc3339};
 use crate::view;
-use leasehold_core::{Error, printable};
+use leasehold_core::{Error, Timestamp, printable};
 use leasehold_work::backlog::ItemView;
 use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
 use leasehold_work::spool::{PlainFile, Shown, SpoolItem, Where};
@@ -16,12 +16,12 @@ fn bytes(payload: &Payload) -> Value {
     }
 }
 
-/// An item of a queue; with everything about it, or as a line of a listing.
-pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
+/// An item of a queue at this time; with everything about it, or as a line of a listing.
+pub fn item(name: &ItemName, item: &Item, now: Timestamp, full: bool) -> Value {
     let mut value = json!({
         "queue": name.queue.as_str(),
         "id": name.id.as_str(),
-        "state": item.word(),
+        "state": item.word(now),
         "epoch": item.epoch.get(),
         "lineage": item.lineage.to_string(),
         "relocation": item.relocation.as_ref().map(|state| json!({
@@ -86,7 +86,7 @@ pub fn damaged(name: &ItemName, error: &Error) -> Value {
 /// An item, wherever it was seen.
 pub fn seen(seen: &ItemView) -> Value {
     match seen {
-        ItemView::Item(name, seen) => item(name, seen, true),
+        ItemView::Item(name, seen, now) => item(name, seen, *now, true),
         ItemView::File(file) => spooled(file),
         ItemView::Shown(all, payload) => shown(all, payload.as_ref().map(Option::as_deref)),
     }

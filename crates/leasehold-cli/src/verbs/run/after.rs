@@ -6,19 +6,21 @@
 use crate::config::{Settings, blame_flag, variable};
 use crate::exit::Exit;
 use crate::kept;
-use crate::notify::{AFTER_RUN, Notifier, Target};
-use crate::ping::{self, PingUrl, Pings};
+use crate::notify::{AFTER_RUN, Notifier, Told as Rules, place};
+use crate::ping::{self, PingUrl, Pings, Signal};
 use crate::supervise::Signals;
+use crate::supervise::settlement::Verdict;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Coordinator, Grant, LeaseName, Reason, Result, Token};
-use leasehold_work::notify::{Detail, Rule, Subject};
+use leasehold_core::{Coordinator, Grant, LeaseName, Reason, Result, Token, Transfer};
+use leasehold_work::notify::{Detail, Place, Rule, Subject};
 use std::io::IsTerminal;
 use tokio::task::JoinHandle;
 
 /// Who wants to hear of a run.
 pub struct Listeners {
     ping: Option<PingUrl>,
-    notify: Vec<(Rule, Target)>,
+    notify: Vec<Rules>,
+    place: Place,
 }
 
 impl Listeners {
@@ -27,7 +29,7 @@ impl Listeners {
             Some(url) => Some(PingUrl::parse(url).map_err(|e| blame_flag(e, "--ping"))?),
             None => variable(ping::VARIABLE, "ping", PingUrl::parse)?,
         };
-        Ok(Listeners { ping, notify: settings.notify.read()? })
+        Ok(Listeners { ping, notify: settings.notify.read_or_say(), place: place(settings) })
     }
 
     /// Whether the last lines of a run's output are to be told. On a terminal they are not: the command would find none.
@@ -43,15 +45,34 @@ impl Listeners {
 
     /// Says that a run starts under this grant.
     pub fn start(&self, coordinator: &Coordinator, grant: &Grant) -> After {
-        let notifier = Notifier::new(coordinator, self.notify.clone());
+        let notifier = Notifier::new(coordinator, self.notify.clone(), self.place.clone());
         // The run before it said nothing of its end, and by the end of this one the job has recovered.
-        let died = grant.record().transfers.last().is_some_and(|transfer| transfer.reason == Reason::Expired);
+        let died = |transfer: &Transfer| match transfer.reason {
+            Reason::Expired | Reason::Recovered => true,
+            Reason::Triggered => transfer.from.is_some(),
+            _ => false,
+        };
+        let died = grant.record().transfers.last().is_some_and(|transfer| died(transfer));
         let telling = notifier.clone().filter(|_| died).map(|notifier| {
             let lease = grant.token().lease.clone();
             tokio::spawn(async move { notifier.run_ended(&lease, None).await })
         });
         After { pings: self.ping.as_ref().map(Pings::start), notifier, telling }
     }
+}
+
+/// What is to be told of a run that is over.
+pub struct Told {
+    pub exit: Exit,
+    /// None if that is not known.
+    pub verdict: Option<Verdict>,
+    pub begun: Moment,
+    /// Why it was ended, if it did not end by itself.
+    pub why: Option<String>,
+    /// Whether `logs` finds its output.
+    pub is_kept: bool,
+    /// The last lines of its output.
+    pub tail: Option<String>,
 }
 
 /// What is left to be told.
@@ -64,32 +85,34 @@ pub struct After {
 
 impl After {
     /// Tells how the run ended, now that its lease is given back.
-    pub async fn tell(
-        &mut self,
-        token: &Token,
-        exit: Exit,
-        begun: Moment,
-        tail: Option<String>,
-        signals: &mut Signals,
-    ) {
+    pub async fn tell(&mut self, token: &Token, told: Told, signals: &mut Signals) {
+        let Told { exit, verdict, begun, why, is_kept, tail } = told;
         let (pings, notifier, telling) = (self.pings.take(), self.notifier.take(), self.telling.take());
         if pings.is_none() && notifier.is_none() {
             return;
         }
         let ran_for_ms = Some(SystemClock.now().saturating_since(begun).as_millis() as u64);
-        let detail = Detail { epoch: token.epoch, exit_code: Some(exit.code()), ran_for_ms, tail };
+        let exit_code = Some(exit.code());
+        let detail = Detail { epoch: token.epoch, exit_code, ran_for_ms, why, is_kept, tail };
         let pinging = async {
             if let Some(pings) = pings {
-                pings.end(exit.code(), detail.tail.clone()).await;
+                let tail = detail.tail.clone();
+                pings
+                    .end(match verdict {
+                        Some(Verdict::Drained) => Signal::Drained(tail),
+                        _ => Signal::Ended(exit.code(), tail),
+                    })
+                    .await;
             }
         };
+        let until = SystemClock.now() + AFTER_RUN;
         let notifying = async {
             if let Some(notifier) = notifier {
                 if let Some(telling) = telling {
                     let _ = telling.await;
                 }
                 notifier.run_ended(&token.lease, Some(detail.clone())).await;
-                notifier.deliver_for(AFTER_RUN).await;
+                notifier.deliver_until(until).await;
             }
         };
         tokio::select! {

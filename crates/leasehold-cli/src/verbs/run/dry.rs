@@ -82,5 +82,5 @@ async fn candidate(
 
 fn request(plan: &Plan<'_>, slot: Option<SlotClaim>) -> Request {
     let (holder, ttl) = (HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
-    Request::Acquire { lineage: Lineage::random(), holder, ttl, slot, spacing: plan.spacing }
+    Request::Acquire { lineage: Lineage::random(), holder, ttl, slot, spacing: plan.spacing, requested: None }
 }

@@ -3,20 +3,23 @@
 use super::Run;
 use crate::exit::Exit;
 use crate::kept::RunFacts;
-use crate::output;
 use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, log_end, own_exit, passes, settle};
-use crate::supervise::{Copying, Finished};
+use crate::supervise::{Asked, Copying, Finished};
+use crate::{log, output};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Grant, LeaseName, Released, Result, Token, lost_error};
 
 impl Run<'_> {
     /// Gives the lease back, and says what people should know.
     pub(super) async fn end(&mut self, mut finished: Finished) -> Exit {
+        // What the command left running inherited it. Whoever gets the lease next is to find it free.
+        self.flock = None;
         let (output, cut) = (finished.output.take(), finished.cut);
         if finished.ended.passes()
             && let Some((ended, time_limit)) = self.ran.take()
         {
-            output::say("the last try could not be started; the one before it counts");
+            let what = log::subject();
+            output::say(&format!("the last try could not be started; the one before it counts for {what}"));
             (finished.ended, finished.time_limit) = (ended, time_limit);
         }
         let (grant, program, coordinator) = (finished.grant.clone(), &self.plan.command[0], &self.coordinator);
@@ -33,10 +36,11 @@ impl Run<'_> {
             let lost = lost_error(grant.token(), &refusal);
             Ok(Some(format!("it was taken away while the command ran: {lost}")))
         });
-        let Settlement { verdict, exit, is_recorded, usage, .. } = settled.await;
+        let Settlement { verdict, exit, is_recorded, usage, why, .. } = settled.await;
         self.verdict = Some(verdict);
-        let facts = RunFacts { slot: self.slot, exit: Some(exit.code()), usage };
-        let kept = self.keep_output(is_recorded, facts).await;
+        self.why.clone_from(&why);
+        let facts = RunFacts { slot: self.slot, exit: Some(exit.code()), why, usage };
+        let kept = self.keep_output(is_recorded, facts.clone()).await;
         if is_recorded {
             self.note_end(token, verdict, facts, kept).await;
         }
@@ -70,23 +74,28 @@ impl Run<'_> {
             }
         }
         let Some(number) = cut else { return exit };
-        output::say("stopped by a signal before all of the command's output was passed on; the rest is lost");
+        let what = log::subject();
+        output::say(&format!("stopped by a signal before all output of {what} was passed on; the rest is lost"));
         if exit.code() == 0 { Exit::by_signal(number) } else { exit }
     }
 
     /// Gives back a lease under which nothing was run this time. Its slot stays open, unless an earlier try was run, or
     /// trying again would not help.
     pub(super) async fn unstarted(&mut self, grant: Grant, why: Result<Exit>) -> Result<Exit> {
+        self.flock = None;
         let ran = self.ran.take();
         let verdict = match &why {
+            _ if ran.is_some() && self.asked == Asked::ToFinish => Verdict::Drained,
             _ if ran.is_some() => Verdict::Failed,
             Err(error) => Verdict::of_error(error.kind()),
             Ok(_) => Verdict::NotStarted,
         };
+        self.verdict = Some(verdict);
         let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, verdict.row().0)).await;
-        let facts = RunFacts { slot: self.slot, exit: None, usage: None };
+        let reason = why.as_ref().err().map(ToString::to_string);
+        let facts = RunFacts { slot: self.slot, exit: None, why: reason, usage: None };
         // Of earlier tries.
-        let kept = self.keep_output(true, facts).await;
+        let kept = self.keep_output(true, facts.clone()).await;
         self.note_end(grant.token(), verdict, facts, kept).await;
         self.upload().await;
         match (why, ran) {
@@ -102,9 +111,9 @@ impl Run<'_> {
     async fn note_end(&self, token: &Token, verdict: Verdict, facts: RunFacts, output: Option<LeaseName>) {
         let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
         let (slot, epoch, tries) = (self.slot.filter(|_| self.recorded), token.epoch, self.tries);
-        let RunFacts { exit, usage, .. } = facts;
+        let RunFacts { exit, usage, why, .. } = facts;
         log_end(verdict, exit, ran_for_ms, tries);
-        let noted = Noted { slot, epoch, exit, ran_for_ms, tries, renewals: self.renewals.clone(), usage, output };
+        let noted = Noted { slot, epoch, exit, ran_for_ms, tries, renewals: self.renewals.clone(), usage, output, why };
         verdict.note(&self.coordinator, &self.plan.leases[0], noted).await;
     }
 }

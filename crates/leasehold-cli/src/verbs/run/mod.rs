@@ -15,11 +15,11 @@ use crate::exit::Exit;
 use crate::kept::Keep;
 use crate::ping;
 use crate::run_context::ContextFile;
+use crate::supervise::deadlines::Deadlines;
 use crate::supervise::settlement::{PATIENCE, Verdict, passes};
-use crate::supervise::windows::Windows;
-use crate::supervise::{self, Ended, Finished, Gathered, Signals, Standby, Task, TimeLimit};
+use crate::supervise::{self, Asked, Ended, Finished, Gathered, Signals, Standby, Task, TimeLimit};
 use crate::{guards, log, output};
-use after::After;
+use after::{After, Told};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{
     Ask, Coordinator, Distribution, Error, Event, Grant, HolderId, Keeper, Kind, Outcome, ProgressGate, Reason, Result,
@@ -29,9 +29,10 @@ use leasehold_work::schedule::slot_text;
 use plan::Plan;
 use ready::{check, context_file, environment, seal};
 pub use skip::skip_event;
-use skip::{report_skipped, skip};
+use skip::{skip, skip_nothing};
 use slot::{Begun, Found};
 pub use slot::{ahead_line, dropped_line, passed_line};
+use std::fs::File;
 use std::time::Duration;
 use take::{Taken, take};
 
@@ -59,15 +60,14 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
     // The dead-man starts while the store is opened.
     let (coordinator, early) =
         tokio::join!(plan.open(context), async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
-    let (coordinator, early) = (coordinator?, early?);
+    let (coordinator, mut early, mut before) = (coordinator?, early?, None);
     let mut signals = Signals::listen()?;
-    let (mut early, mut before) = (early, None);
     loop {
         let chosen = match plan.slot.find(coordinator, &plan.leases[0], &mut signals).await? {
             Found::Go(chosen) => chosen,
             Found::Signal(number) => return Ok(Exit::by_signal(number)),
             Found::Nothing(why, event) => match before {
-                None => return Ok(report_skipped(coordinator, &plan, &why, Some(event)).await),
+                None => return Ok(skip_nothing(coordinator, &plan, why, event).await),
                 Some(exit) => return Ok(exit),
             },
         };
@@ -85,7 +85,7 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
                 return Ok(Exit::by_signal(number));
             }
         };
-        let (grant, _flock) = match taken {
+        let (grant, flock) = match taken {
             Taken::Granted(grant, flock) => (grant, flock),
             // A run died while this one waited: that slot comes first.
             Taken::Refused(_, refusal, _) if plan.slot.finds(&refusal) => continue,
@@ -110,22 +110,28 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             begun,
             tries: 0,
             ran: None,
+            asked: Asked::No,
             verdict: None,
+            why: None,
             renewals: Distribution::default(),
             gathered,
             keep,
             after,
+            flock,
         };
         let exit = run.under(*grant, early.take()).await?;
         let worst = before.filter(|before: &Exit| before.code() != 0 && exit.code() == 0).unwrap_or(exit);
-        // A slot that was lost, or not even started, would be found again.
-        let is_open = matches!(exit, Exit::LostInRun | Exit::Unavailable) || run.verdict == Some(Verdict::Lost);
-        let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && !is_open;
+        let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && !stays_open(exit, run.verdict);
         if !goes_on || signals.told_to_end() {
             return Ok(worst);
         }
         before = Some(worst);
     }
+}
+
+/// Whether a slot whose run ended so would be found again: it was lost, drained or not even started.
+fn stays_open(exit: Exit, verdict: Option<Verdict>) -> bool {
+    matches!(exit, Exit::LostInRun | Exit::Unavailable) || matches!(verdict, Some(Verdict::Lost | Verdict::Drained))
 }
 
 /// A run under a lease that is held.
@@ -139,14 +145,20 @@ struct Run<'a> {
     tries: u32,
     /// How the last try ended that was started: from then on the slot has had its run.
     ran: Option<(Ended, TimeLimit)>,
+    /// Whether somebody asked for the end of it between two tries.
+    asked: Asked,
     /// What it came to, once it is settled.
     verdict: Option<Verdict>,
+    /// Why it was ended, if it did not end by itself.
+    why: Option<String>,
     /// How long the store took to answer the renewals of all tries.
     renewals: Distribution,
     /// The output of all tries, if anybody wants it.
     gathered: Option<Gathered>,
     keep: Option<Keep>,
     after: After,
+    /// Held until every process of the command has ended.
+    flock: Option<File>,
 }
 
 /// What a try came to.
@@ -162,13 +174,15 @@ enum Tried {
 enum Paused {
     Over,
     Lost(String),
+    /// An operator asked for the end.
+    Asked,
     Signal(i32),
 }
 
 impl Run<'_> {
     /// Tries as often as it may.
     async fn under(&mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
-        let windows = self.plan.settings.windows(grant.ttl())?;
+        let deadlines = self.plan.settings.deadlines(grant.ttl())?;
         let (lease, epoch) = (grant.token().lease.to_string(), grant.token().epoch);
         log::refine(|subject| (subject.lease, subject.epoch) = (Some(lease), Some(epoch.get())));
         // A scheduler has said so.
@@ -194,7 +208,7 @@ impl Run<'_> {
         let (mut grant, mut early) = (grant, early);
         let finished = loop {
             self.tries += 1;
-            let stopped = match self.once(grant, early.take(), windows).await {
+            let stopped = match self.once(grant, early.take(), deadlines).await {
                 Tried::Ended(finished) if !self.may_try_again(&finished) => break finished,
                 Tried::Ended(finished) => match self.wait_for_next_try(*finished).await {
                     Ok(again) => {
@@ -213,6 +227,7 @@ impl Run<'_> {
                             let lost = format!("lost `{}` before anything was run: {why}", kept.token());
                             (kept, Err(Error::new(Kind::Unavailable, lost).with_source(error)))
                         }
+                        (kept, Paused::Asked) => (kept, Ok(Exit::by_signal(SIGTERM))),
                         (kept, Paused::Signal(number)) => (kept, Ok(Exit::by_signal(number))),
                     }
                 }
@@ -237,10 +252,12 @@ impl Run<'_> {
     /// Whoever wants to know hears of it, with the last lines of the output.
     async fn tell(&mut self, token: &Token, exit: Exit) {
         let tail = self.gathered.as_ref().map(|gathered| gathered.tail().text).filter(|text| !text.is_empty());
-        self.after.tell(token, exit, self.begun, tail, self.signals).await;
+        let is_kept = self.keep.as_ref().is_some_and(Keep::has_some);
+        let told = Told { exit, verdict: self.verdict, begun: self.begun, why: self.why.take(), is_kept, tail };
+        self.after.tell(token, told, self.signals).await;
     }
 
-    async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
+    async fn once(&mut self, grant: Grant, early: Option<Standby>, deadlines: Deadlines) -> Tried {
         let token = grant.token().clone();
         let plan = self.plan;
         let gate = plan
@@ -274,7 +291,7 @@ impl Run<'_> {
         }
         let task = Task {
             environment,
-            windows,
+            deadlines,
             capture,
             max_runtime: plan.max_runtime,
             managed: plan.managed,
@@ -291,7 +308,7 @@ impl Run<'_> {
 
     /// A command that was told to end is not started again, whatever it ended with.
     fn may_try_again(&self, finished: &Finished) -> bool {
-        Verdict::of(&finished.ended, finished.time_limit) != Verdict::Succeeded
+        Verdict::of(&finished.ended, finished.time_limit, finished.asked) != Verdict::Succeeded
             && self.tries <= self.plan.retries
             && finished.lost.is_none()
             && finished.survivors.is_empty()
@@ -309,6 +326,7 @@ impl Run<'_> {
         match paused {
             Paused::Over => return Ok(finished.grant),
             Paused::Lost(why) => finished.lost = Some(why),
+            Paused::Asked => finished.asked = Asked::ToFinish,
             Paused::Signal(_) => {}
         }
         Err(Box::new(finished))
@@ -319,14 +337,16 @@ impl Run<'_> {
         let pause = self.plan.backoff.saturating_mul(1 << (self.tries - 1).min(16)).min(MAX_BACKOFF);
         let (tries, all) = (self.tries, self.plan.retries + 1);
         let pause_text = leasehold_core::format_duration(pause);
-        output::say(&format!("try {tries} of {all} ended with {told}; the next in {pause_text}"));
+        let what = log::subject();
+        output::say(&format!("try {tries} of {all} of {what} ended with {told}; the next in {pause_text}"));
         let keeper = Keeper::start(self.coordinator.clone(), grant);
         let paused = tokio::select! {
             () = SystemClock.sleep_until(SystemClock.now() + pause) => Paused::Over,
             loss = keeper.lost() => Paused::Lost(loss.to_string()),
             drain = keeper.asked_to_finish() => {
                 output::say(&format!("{drain}; it is not tried again"));
-                Paused::Signal(SIGTERM)
+                self.asked = Asked::ToFinish;
+                Paused::Asked
             }
             number = self.signals.next_ending() => Paused::Signal(number),
         };

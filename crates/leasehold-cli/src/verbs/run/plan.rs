@@ -81,7 +81,7 @@ impl<'a> Plan<'a> {
         let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
         let namespace = fences.clone().unwrap_or_default();
         if adopt.is_none() {
-            settings.windows(settings.ttl.value)?;
+            settings.deadlines(settings.ttl.value)?;
         }
         let listeners = Listeners::new(args.ping.as_deref(), settings)?;
         Ok(Plan {
@@ -132,7 +132,8 @@ impl<'a> Plan<'a> {
         let verdict = Verdict::NotStarted;
         if coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
             let (epoch, renewals) = (token.epoch, Distribution::default());
-            let noted = Noted { slot, epoch, exit: None, ran_for_ms: 0, tries: 0, renewals, usage: None, output: None };
+            let (usage, output, why) = (None, None, Some("it was told to end before it began".to_owned()));
+            let noted = Noted { slot, epoch, exit: None, ran_for_ms: 0, tries: 0, renewals, usage, output, why };
             verdict.note(coordinator, &token.lease, noted).await;
         }
     }

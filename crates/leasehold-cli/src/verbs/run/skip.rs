@@ -9,30 +9,51 @@ use crate::{output, view};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{Coordinator, Event, Slot};
 
+/// Why nothing was run.
+struct Skipped {
+    why: String,
+    /// How it counts; none if it has been counted.
+    event: Option<Event>,
+    /// Whether it was waited for what was in the way.
+    has_waited: bool,
+}
+
 /// Skipped: one quiet line and a count.
 pub async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>, busy: Taken) -> Exit {
-    let (why, event) = match &busy {
+    let skipped = match &busy {
         Taken::Refused(lease, refusal, now) => {
             let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
                 Some(slot) => slot::pass_over(coordinator, &plan.slot, lease, slot, refusal).await,
                 None => Some(skip_event(refusal)),
             };
-            (view::refusal_line(lease, refusal, *now), event)
+            let mut why = view::refusal_line(lease, refusal, *now);
+            if let (Refusal::TooSoon { .. }, Busy::Wait(_)) = (&**refusal, plan.busy) {
+                why.push_str("; --wait waits for whoever holds it, not for that");
+            }
+            let has_waited = matches!(**refusal, Refusal::Held { .. } | Refusal::Paused(_) | Refusal::Draining(_));
+            Skipped { why, event, has_waited }
         }
         Taken::FlockHeld(path) => {
-            (format!("`{}` is flocked by another process", path.display()), Some(Event::SkippedOverlap))
+            let why = format!("`{}` is flocked by another process", path.display());
+            Skipped { why, event: Some(Event::SkippedOverlap), has_waited: true }
         }
         Taken::Granted(..) => return Exit::Done,
     };
-    report_skipped(coordinator, plan, &why, event).await
+    report_skipped(coordinator, plan, skipped).await
+}
+
+/// The same when nothing is due.
+pub async fn skip_nothing(coordinator: &Coordinator, plan: &Plan<'_>, why: String, event: Event) -> Exit {
+    report_skipped(coordinator, plan, Skipped { why, event: Some(event), has_waited: false }).await
 }
 
 /// Says why nothing was run, and counts it.
-pub async fn report_skipped(coordinator: &Coordinator, plan: &Plan<'_>, why: &str, event: Option<Event>) -> Exit {
+async fn report_skipped(coordinator: &Coordinator, plan: &Plan<'_>, skipped: Skipped) -> Exit {
+    let Skipped { why, event, has_waited } = skipped;
     if !plan.quiet {
         let waited = match plan.busy {
-            Busy::Wait(limit) => format!(" after waiting for {}", leasehold_core::format_duration(limit)),
-            Busy::Skip | Busy::RetryAfter(_) => String::new(),
+            Busy::Wait(limit) if has_waited => format!(" after waiting for {}", leasehold_core::format_duration(limit)),
+            _ => String::new(),
         };
         let seats =
             if plan.leases.len() > 1 { format!(" all {} are taken;", plan.leases.len()) } else { String::new() };

@@ -167,7 +167,7 @@ pub fn passed_line(lease: &LeaseName, slot: Slot, fate: Fate) -> String {
         Fate::Died => ", because its runs died as often as it may be run, or until it was too old",
         _ => "",
     };
-    format!("{}: slot {} of `{lease}` is not run{why}", fate.as_str(), slot_text(slot))
+    format!("{}: slot {} of `{lease}` was not run{why}", fate.as_str(), slot_text(slot))
 }
 
 /// What became of slots that are not caught up on.

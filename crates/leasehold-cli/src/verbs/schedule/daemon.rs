@@ -3,7 +3,7 @@
 //! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
-use super::launch::{Prefix, Processes, file_variables};
+use super::launch::{Prefix, Processes, check_here};
 use super::public::Public;
 use super::table::Jobs;
 use crate::args::ScheduleRun;
@@ -15,7 +15,8 @@ use crate::service::ServiceManager;
 use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use crate::{log, orphans, output};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Error, Kind, Result, migration};
+use leasehold_core::{Coordinator, Error, Kind, Outcome, Result, migration};
+use leasehold_work::presence::{Announced, Presence, Role};
 use leasehold_work::schedule::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// A scheduler whose loop did not turn for so long is stuck: it turns every 30 s at least, and no answer of a store takes a
+/// A scheduler whose loop did not turn for so long is stuck: it turns every 10 s at least, and no answer of a store takes a
 /// minute.
 const STUCK: Duration = Duration::from_secs(120);
 /// How many jobs run at once at most, unless it is said.
@@ -58,10 +59,19 @@ impl Watcher for Teller {
                     "started `{name}` for slot {slot} under epoch {epoch}"
                 );
             }
-            Decided::Interrupted(slot, epoch) => {
+            Decided::Requested(request, epoch) => {
+                let (by, why) = (request.by.as_str(), request.why.as_str());
+                tracing::info!(
+                    target: log::RUNS, job, epoch = epoch.get(), by, why,
+                    "started `{name}` under epoch {epoch}, as {by} asked: {why}"
+                );
+            }
+            Decided::Interrupted(slot, epoch, ended) => {
                 let slot = slot_text(slot);
+                // One that could give its lease back has told its outcome.
+                let outcome = (ended != Outcome::Lost).then(|| Fate::Lost.as_str());
                 tracing::warn!(
-                    target: log::RUNS, job, slot, epoch = epoch.get(), outcome = Fate::Lost.as_str(),
+                    target: log::RUNS, job, slot, epoch = epoch.get(), outcome,
                     "`{name}` for slot {slot} was interrupted under epoch {epoch}; it is run again"
                 );
             }
@@ -120,14 +130,13 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     orphans::reap_as_init();
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
     let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
-    let ours = ours(settings, args.max_running);
     // Before anything runs: an address that is taken is a mistake.
     let monitor = Monitor::start(context, Place::Store(coordinator.clone())).await?;
     monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
     announce(&jobs, &labels);
-    let mut public = Public::new(coordinator.clone(), processes.clone());
-    public.take_up(&jobs, settings.notify.read()?);
-    let teller = Arc::new(Teller::default());
+    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::place(settings));
+    public.take_up(&jobs, Some(settings.notify.read_or_say()));
+    let (teller, ours) = (Arc::new(Teller::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
         coordinator.clone().for_others(),
         jobs.for_machine(&labels),
@@ -142,6 +151,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
     let look = manager.interval().map_or(LOOK, |interval| interval.min(LOOK));
     let mut running = tokio::spawn(scheduler.run());
+    let announced = Announced::start(coordinator.store().clone(), Presence::own(Role::Scheduler, None));
     let (mut seen, mut told, mut moved, mut is_ready) = (file_stamp(&jobs.path), 0, None, false);
     loop {
         manager.tick(|| pulse.age(&SystemClock).is_none_or(|age| age < STUCK));
@@ -152,8 +162,8 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
                 false
             }
             ended = &mut running => {
-                let fell = |e| Error::unavailable("the scheduler crashed", e);
-                ended.map_err(fell)??;
+                announced.end().await;
+                ended.map_err(|e| Error::unavailable("the scheduler crashed", e))??;
                 public.end().await;
                 return moved.map_or(Ok(Exit::Done), Err);
             }
@@ -211,7 +221,7 @@ fn status(jobs: &Jobs, labels: &[String]) -> String {
 fn announce(jobs: &Jobs, labels: &[String]) {
     output::say(&status(jobs, labels));
     // The others run all the same.
-    for error in jobs.for_machine(labels).iter().filter_map(|job| file_variables(job).err()) {
+    for error in jobs.for_machine(labels).iter().filter_map(|job| check_here(job).err()) {
         output::say(&format!("its runs will fail: {error}"));
     }
 }
@@ -235,16 +245,20 @@ fn reload(
     let read = context.read_settings().and_then(|changed| {
         // Checked with what they are run under.
         let jobs = Jobs::read(path, in_force)?;
-        let rules = changed.notify.read()?;
-        Ok((jobs, changed, rules))
+        Ok((jobs, changed))
     });
     match read {
-        Ok((jobs, changed, rules)) => {
+        Ok((jobs, changed)) => {
+            // Of no rule is anything lost because a new one is wrong.
+            let rules = changed.notify.read();
+            if let Err(error) = &rules {
+                output::say(&format!("keeping the old notifications: {error}"));
+            }
             log::follow(&changed);
             kept(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
             told.manager.status(&status(&jobs, labels));
-            told.public.take_up(&jobs, rules);
+            told.public.take_up(&jobs, rules.ok());
             steering.replace(jobs.for_machine(labels));
             told.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
         }

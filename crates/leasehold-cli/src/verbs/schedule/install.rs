@@ -115,13 +115,13 @@ Description=Scheduled jobs under leases
 After=network-online.target
 
 [Service]
-# Ready once the store answers; restarted when the scheduler's loop does not turn any more.
+# Ready once the store answers; restarted if the scheduler hangs (see WatchdogSec).
 Type=notify
 NotifyAccess=main
 WatchdogSec=3min
 ExecStart={}
 ExecReload=/bin/kill -HUP $MAINPID
-# Runs that are still running may finish; those of a killed scheduler end by themselves.
+# When it is stopped or restarted, runs that are under way may finish. Those of a scheduler that died are killed with it.
 KillMode=mixed
 TimeoutStopSec=15min
 Restart=always

@@ -13,12 +13,13 @@ use leasehold_core::{Coordinator, Distribution, Error, Kind, Result};
 use leasehold_system::process::own_program;
 use leasehold_work::backlog::read_bounded;
 use leasehold_work::notify::Detail;
-use leasehold_work::schedule::{Job, Launcher, Start, env_file, slot_text};
+use leasehold_work::schedule::{Job, Launcher, Origin, Start, env_file, slot_text};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -52,12 +53,12 @@ impl Processes {
     }
 
     /// Tells how a run ended, after its seat is free for the next.
-    fn tell(&self, start: &Start, code: Option<i32>) {
+    fn tell(&self, start: &Start, code: Option<i32>, why: Option<String>) {
         let notifier = self.notifier.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(notifier) = notifier else { return };
         let token = start.grant.token();
         let exit_code = code.and_then(|code| u8::try_from(code).ok());
-        let (lease, detail) = (token.lease.clone(), Detail { epoch: token.epoch, exit_code, ..Detail::default() });
+        let (lease, detail) = (token.lease.clone(), Detail { epoch: token.epoch, exit_code, why, ..Detail::default() });
         tokio::spawn(async move { notifier.run_ended(&lease, Some(detail)).await });
     }
 
@@ -100,7 +101,7 @@ pub fn run(job: &Job, lease: &str, store: &str, output: &Output) -> Result<Comma
     if output.prefix == Prefix::Job {
         command.arg("--prefix-output");
     }
-    if let Some(cwd) = &job.cwd {
+    if let Some(cwd) = folder(job)? {
         command.current_dir(cwd);
     }
     set_environment(&mut command, job)?;
@@ -133,8 +134,25 @@ fn set_environment(command: &mut Command, job: &Job) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a job that cannot be begun on this machine as it is.
+pub fn check_here(job: &Job) -> Result<()> {
+    folder(job)?;
+    file_variables(job).map(drop)
+}
+
+/// Where it runs, if it says so.
+fn folder(job: &Job) -> Result<Option<&Path>> {
+    match job.cwd.as_deref() {
+        Some(cwd) if !cwd.is_dir() => {
+            let message = format!("job `{}`: its cwd `{}` is not a folder here", job.name, cwd.display());
+            Err(Error::new(Kind::Unsupported, message))
+        }
+        cwd => Ok(cwd),
+    }
+}
+
 /// What a job's `env_file` says now. Nothing of it is ever part of a message.
-pub fn file_variables(job: &Job) -> Result<Vec<(String, String)>> {
+fn file_variables(job: &Job) -> Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for path in &job.env_file {
         let place = format!("job `{}`: env_file `{}`", job.name, path.display());
@@ -174,15 +192,23 @@ impl Launcher for Processes {
         let (job, token) = (&start.job, start.grant.token());
         let mut command = match run(job, job.name.as_str(), &self.store, &self.output) {
             Ok(command) => command,
-            // Its file of variables: it would fail as often as it was tried.
+            // Its folder or its file of variables: it would fail as often as it was tried.
             Err(error) if error.kind() == Kind::Unsupported => {
-                self.note_refusal(start, None, Verdict::Failed).await;
-                return Err(error);
+                let why = error.to_string();
+                if !self.note_refusal(start, None, Verdict::Failed, Some(&why)).await {
+                    return Err(error);
+                }
+                self.tell(start, None, Some(why));
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
         log::hand_down(&mut command);
-        command.arg("--adopt").arg(format!("--slot-at={}", slot_text(start.slot)));
+        let slot = slot_text(start.slot);
+        command.arg("--adopt").arg(match start.origin {
+            Origin::Slot => format!("--slot-at={slot}"),
+            Origin::Request => format!("--as-slot={slot}"),
+        });
         if let (None, Some(grace)) = (job.grace, self.grace) {
             command.arg(format!("--grace={}", leasehold_core::format_duration(grace)));
         }
@@ -193,15 +219,6 @@ impl Launcher for Processes {
         command.env("LEASEHOLD_TOKEN", token.wire()).stdin(Stdio::null()).process_group(0);
         let mut child = match tokio::process::Command::from(command).spawn() {
             Ok(child) => child,
-            Err(_) if job.cwd.as_ref().is_some_and(|cwd| !cwd.is_dir()) => {
-                // It would fail as often as it was tried.
-                self.note_refusal(start, None, Verdict::Failed).await;
-                let cwd = job.cwd.clone().unwrap_or_default();
-                let (name, slot) = (&job.name, slot_text(start.slot));
-                let message =
-                    format!("`{name}` for slot {slot} failed: its cwd `{}` is not a folder here", cwd.display());
-                return Err(Error::new(Kind::Unsupported, message));
-            }
             Err(e) => {
                 let what = format!("cannot start job `{}` for slot {}", job.name, slot_text(start.slot));
                 return Err(Error::unavailable(what, e));
@@ -215,41 +232,52 @@ impl Launcher for Processes {
             let (job, slot, epoch) = (job.name.as_str(), slot_text(start.slot), token.epoch);
             tracing::warn!(
                 target: log::RUNS, job, slot, epoch = epoch.get(),
-                "the supervisor of `{job}` for slot {slot} was killed by signal {signal}; its command is stopped, and the slot is \
-                 run again once the lease has expired"
+                "the supervisor of `{job}` for slot {slot} was killed by signal {signal}; its command is stopped, and {}",
+                match start.origin {
+                    Origin::Slot => "the slot is run again once the lease has expired",
+                    Origin::Request => "whoever asked for this run may ask again",
+                }
             );
         }
         let code = ended.ok().and_then(|status| status.code());
         if let Some(verdict) = code.and_then(Verdict::of_refusal) {
-            self.note_refusal(start, code, verdict).await;
+            self.note_refusal(start, code, verdict, None).await;
         }
-        self.tell(start, code);
+        self.tell(start, code, None);
         Ok(())
     }
 }
 
 impl Processes {
     /// A run that refused its own settings, or could not start, has left the lease as it was; if it has, the slot failed,
-    /// or stays open. The command may have had this code too, and then the lease was renewed, and is released already.
-    async fn note_refusal(&self, start: &Start, code: Option<i32>, verdict: Verdict) {
+    /// or stays open. The command may have had this code too, and then the lease was renewed, and is released already. Gives
+    /// whether it was told.
+    async fn note_refusal(&self, start: &Start, code: Option<i32>, verdict: Verdict, why: Option<&str>) -> bool {
         let token = start.grant.token();
-        let Ok(seen) = self.coordinator.inspect(&token.lease).await else { return };
+        let Ok(seen) = self.coordinator.inspect(&token.lease).await else { return false };
         if !seen.record.is_held_by(token.claim()) || seen.record.tenure != start.grant.record().tenure {
-            return;
+            return false;
         }
-        if self.coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
+        let released = self.coordinator.release_by_token(token, verdict.row().0).await.is_ok();
+        if released {
             let (slot, exit) = (Some(start.slot), code.and_then(|code| u8::try_from(code).ok()));
             let (job, at, outcome) = (token.lease.as_str(), slot_text(start.slot), verdict.row().1.as_str());
-            let fate =
-                if verdict == Verdict::Failed { "failed: it" } else { "was not started, and is tried again: it" };
+            let fate = match (verdict, start.origin) {
+                (Verdict::Failed, _) => "failed: the run",
+                (_, Origin::Slot) => "will be tried again: the run",
+                (_, Origin::Request) => "is not tried again: the run",
+            };
             tracing::warn!(
-                target: log::RUNS, job, slot = at, epoch = token.epoch.get(), outcome, exit_code = exit,
-                "`{job}` for slot {at} {fate} could not be begun{}",
-                exit.map(|code| format!(", exit code {code}")).unwrap_or_default()
+                target: log::RUNS, job, slot = at, epoch = token.epoch.get(), outcome, exit_code = exit, error = why,
+                "`{job}` for slot {at} {fate} could not be started{}{}",
+                exit.map(|code| format!(", exit code {code}")).unwrap_or_default(),
+                why.map(|why| format!(": {why}")).unwrap_or_default()
             );
             let (epoch, renewals) = (token.epoch, Distribution::default());
-            let noted = Noted { slot, epoch, exit, ran_for_ms: 0, tries: 1, renewals, usage: None, output: None };
+            let (usage, output, why) = (None, None, why.map(ToOwned::to_owned));
+            let noted = Noted { slot, epoch, exit, ran_for_ms: 0, tries: 1, renewals, usage, output, why };
             verdict.note(&self.coordinator, &token.lease, noted).await;
         }
+        released
     }
 }

@@ -48,7 +48,7 @@ pub async fn schedule(context: &Context, args: Args) -> Result<Exit> {
         ScheduleVerb::Trigger(args) => backfill::trigger(context, &jobs, &args.name).await,
         ScheduleVerb::Pause(args) => {
             jobs.named(&args.name)?;
-            operate::order(context, &args, operate::Asked::Pause, None).await
+            operate::order(context, &args, operate::Asked::PauseJob, None).await
         }
         ScheduleVerb::Resume(args) => {
             jobs.named(&args.name)?;
@@ -72,12 +72,14 @@ async fn now(context: &Context) -> Result<Timestamp> {
 }
 
 async fn check(context: &Context, jobs: &Jobs) -> Result<Exit> {
+    // Jobs run without it, so here is where it is found.
+    context.settings()?.notify.check()?;
     for job in &jobs.all {
-        match launch::file_variables(job) {
+        match launch::check_here(job) {
             Err(error) if job.on.is_empty() => return Err(error),
             // It may be there on the machines that run it.
             Err(error) => output::say(&format!("not on this machine: {error}")),
-            Ok(_) => {}
+            Ok(()) => {}
         }
     }
     let now = now(context).await?;

@@ -4,10 +4,10 @@ use super::table::Jobs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
-use leasehold_core::{Error, Kind, LeaseName, Result, Timestamp};
-use leasehold_work::schedule::{Definition, Definitions};
+use leasehold_core::{Error, Kind, Label, LeaseName, Result, Timestamp};
+use leasehold_work::schedule::{Definition, Definitions, Publisher};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What would become of one published job.
 struct Row {
@@ -23,9 +23,12 @@ pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
         Some(coordinator) => Definitions::new(coordinator.clone()).all().await?,
         None => Vec::new(),
     };
-    let mut rows = rows(jobs, published.into_iter().collect());
+    let published: BTreeMap<LeaseName, Definition> = published.into_iter().collect();
+    let replaced = replaced_owner(jobs, &published);
+    let owner = replaced.clone().unwrap_or_else(|| jobs.publisher.owner.clone());
+    let publisher = Publisher { owner, ..jobs.publisher.clone() };
+    let mut rows = rows(jobs, &publisher, published);
     rows.sort_by(|a, b| a.name.cmp(&b.name));
-    let revision = &jobs.publisher.revision;
     let as_json = |row: &Row| {
         let from = row.published.as_ref().map(|old| {
             json!({ "owner": old.owner, "host": old.host, "revision": old.revision.number, "at": output::rfc3339(old.at) })
@@ -42,16 +45,44 @@ pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
     if !context.common.json {
         let changed = rows.iter().filter(|row| row.change != "same").count();
         output::say(&format!(
-            "{changed} of {} jobs differ from what is published; this file: {revision}, owner `{}`",
+            "{changed} of {} jobs differ from what is published; this file: {}, owner `{}`",
             rows.len(),
-            jobs.publisher.owner
+            publisher.revision,
+            publisher.owner
         ));
+        if let Some(owner) = replaced {
+            output::say(&format!(
+                "the file names no `owner`, and its jobs are published by owner `{owner}`: compared as if it replaced that file. A \
+                 scheduler that runs it from `{}` publishes the jobs under that path, and retires none of those of `{owner}`; {}",
+                jobs.path.display(),
+                same_owner(&owner)
+            ));
+        }
     }
     Ok(Exit::Done)
 }
 
-fn rows(jobs: &Jobs, mut published: BTreeMap<LeaseName, Definition>) -> Vec<Row> {
-    let publisher = &jobs.publisher;
+/// The owner of the file that this one is a new version of, kept elsewhere: it says nothing of its owner, nothing is published
+/// under its own path, and all its published jobs are of one other file.
+fn replaced_owner(jobs: &Jobs, published: &BTreeMap<LeaseName, Definition>) -> Option<String> {
+    if jobs.names_owner || published.values().any(|old| old.owner == jobs.publisher.owner) {
+        return None;
+    }
+    let old = jobs.all.iter().filter_map(|job| published.get(&job.name)).filter(|old| old.is_of_file());
+    let owners: BTreeSet<&str> = old.map(|old| old.owner.as_str()).collect();
+    let mut owners = owners.into_iter();
+    owners.next().filter(|_| owners.next().is_none()).map(ToOwned::to_owned)
+}
+
+/// What to write so that the file has this owner wherever it is.
+fn same_owner(owner: &str) -> String {
+    match Label::named("owner", owner) {
+        Ok(owner) => format!("to keep the owner, write owner = \"{owner}\""),
+        Err(_) => "to have one owner, write the same owner = \"NAME\" in both files".to_owned(),
+    }
+}
+
+fn rows(jobs: &Jobs, publisher: &Publisher, mut published: BTreeMap<LeaseName, Definition>) -> Vec<Row> {
     let mut rows = Vec::new();
     for job in &jobs.all {
         let name = job.name.clone();
@@ -93,6 +124,10 @@ pub async fn retire(context: &Context, name: &str) -> Result<Exit> {
     }
     context.tell(
         || json!({ "name": name.as_str(), "retired": true }),
-        || format!("nobody watches for `{name}` any more, until a scheduler publishes it again"),
+        || {
+            format!(
+                "nobody watches for `{name}` any more; a scheduler that still has it publishes it again within a minute"
+            )
+        },
     )
 }

@@ -6,9 +6,10 @@
 
 use super::launch::Processes;
 use super::table::Jobs;
-use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Target};
+use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Told};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Kind};
-use leasehold_work::notify::Rule;
+use leasehold_work::notify::Place;
 use leasehold_work::schedule::{Definitions, Job, Publisher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +17,33 @@ use tokio::task::JoinHandle;
 
 /// How long after an error publishing is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+/// How often it is made sure that the jobs are still published: an operator may have retired one that is still run here, or the
+/// store may have been restored. That is one listing, and no write while nothing has changed.
+const AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Public {
     coordinator: Coordinator,
     processes: Arc<Processes>,
+    place: Place,
     notifier: Option<Notifier>,
     delivering: Option<Background>,
     publishing: Option<JoinHandle<()>>,
 }
 
 impl Public {
-    pub fn new(coordinator: Coordinator, processes: Arc<Processes>) -> Self {
-        Public { coordinator, processes, notifier: None, delivering: None, publishing: None }
+    pub fn new(coordinator: Coordinator, processes: Arc<Processes>, place: Place) -> Self {
+        Public { coordinator, processes, place, notifier: None, delivering: None, publishing: None }
     }
 
-    /// Publishes these jobs, and tells by these rules from now on.
-    pub fn take_up(&mut self, jobs: &Jobs, rules: Vec<(Rule, Target)>) {
+    /// Publishes these jobs, and tells by these rules from now on, or by the old ones if none are given.
+    pub fn take_up(&mut self, jobs: &Jobs, rules: Option<Vec<Told>>) {
         if let Some(old) = self.publishing.take() {
             old.abort();
         }
         let definitions = Definitions::new(self.coordinator.clone());
         self.publishing = Some(tokio::spawn(publish(definitions, jobs.all.clone(), jobs.publisher.clone())));
-        self.notifier = Notifier::new(&self.coordinator, rules);
+        let Some(rules) = rules else { return };
+        self.notifier = Notifier::new(&self.coordinator, rules, self.place.clone());
         self.processes.notify(self.notifier.clone());
         self.delivering = self.notifier.as_ref().map(|notifier| notifier.in_background(Beat::Jobs));
     }
@@ -46,10 +52,11 @@ impl Public {
     pub async fn end(&mut self) {
         self.delivering = None;
         if let Some(notifier) = self.notifier.take() {
+            let until = SystemClock.now() + AFTER_RUN;
             let last = async {
                 // How the last runs ended.
                 let _ = notifier.sweep().await;
-                notifier.deliver_for(AFTER_RUN).await;
+                notifier.deliver_until(until).await;
             };
             let _ = tokio::time::timeout(AFTER_RUN, last).await;
         }
@@ -64,31 +71,59 @@ impl Drop for Public {
     }
 }
 
+/// Publishes them, and again and again, until these jobs are replaced.
 async fn publish(definitions: Definitions, jobs: Vec<Arc<Job>>, publisher: Publisher) {
-    let mut is_said = false;
+    let (mut is_said, mut outdated) = (false, Vec::new());
     loop {
-        match definitions.publish(&jobs, &publisher).await {
+        let pause = match definitions.publish(&jobs, &publisher).await {
             Ok(report) => {
+                is_said = false;
                 for name in &report.retired {
                     tracing::info!(job = %name, "job `{name}` is no longer in the file; nobody watches for it any more");
                 }
-                for (name, newer) in &report.outdated {
+                for (name, newer) in report.outdated.iter().filter(|job| !outdated.contains(*job)) {
                     tracing::warn!(
                         job = %name,
                         "a newer file defines job `{name}` otherwise ({newer}); it still runs here by the old one; see \
                          `leasehold schedule plan`"
                     );
                 }
-                return;
+                outdated = report.outdated;
+                AGAIN
             }
             // Nothing is published there any more.
             Err(error) if error.kind() == Kind::Moved => return,
-            Err(error) if !is_said => {
-                is_said = true;
-                tracing::warn!(%error, "cannot publish the jobs; retrying: {error}");
+            Err(error) => {
+                if !std::mem::replace(&mut is_said, true) {
+                    tracing::warn!(%error, "cannot publish the jobs; retrying: {error}");
+                }
+                RETRY
             }
-            Err(_) => {}
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::MemoryStore;
+    use leasehold_work::schedule::FileRevision;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_was_retired_while_its_scheduler_has_it_is_published_again() {
+        let definitions = Definitions::new(Coordinator::new(Arc::new(MemoryStore::default())));
+        let table = serde_json::json!({ "name": "tick", "every": "2h", "command": "true" });
+        let job = Arc::new(Job::read(serde_json::from_value(table).unwrap(), 1).unwrap());
+        let revision = FileRevision::new(None, Duration::from_secs(1), "text");
+        let publisher = Publisher { owner: "team".into(), revision, host: "a".into() };
+        let publishing = tokio::spawn(publish(definitions.clone(), vec![job.clone()], publisher));
+        for _ in 0..3 {
+            while definitions.read(&job.name).await.unwrap().is_none() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            assert!(definitions.remove(&job.name).await.unwrap());
         }
-        tokio::time::sleep(RETRY).await;
+        publishing.abort();
     }
 }

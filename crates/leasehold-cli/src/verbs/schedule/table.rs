@@ -3,8 +3,8 @@
 //! Promise: it is right as a whole, or it is refused as a whole, with the job and the field that are wrong.
 
 use crate::config::{Settings, parse_toml, project_file, user_file};
-use crate::supervise::windows::Windows;
-use crate::{guards, outbound};
+use crate::supervise::deadlines::Deadlines;
+use crate::{guards, kept, outbound};
 use leasehold_core::{Error, Kind, Label, Result};
 use leasehold_work::schedule::{FileRevision, Job, JobTable, Publisher};
 use serde::Deserialize;
@@ -30,6 +30,8 @@ pub struct Jobs {
     pub all: Vec<Arc<Job>>,
     /// As whose they are published.
     pub publisher: Publisher,
+    /// Whether the file says whose they are; otherwise its path does.
+    pub names_owner: bool,
 }
 
 /// The file to read.
@@ -54,7 +56,7 @@ impl Jobs {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{place}`")).with_source(e))?;
         let file: File = parse_toml(&text, "jobs", path)?;
-        let publisher = publisher(path, &file, &text)?;
+        let (publisher, names_owner) = (publisher(path, &file, &text)?, file.owner.is_some());
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(file.job.len());
@@ -71,8 +73,9 @@ impl Jobs {
             if job.ping.is_some() {
                 outbound::check("ping").map_err(in_job)?;
             }
+            kept::check_variables(&job.env).map_err(in_job)?;
             let (ttl, grace) = (job.ttl.unwrap_or(settings.ttl.value), job.grace.or(settings.grace.value));
-            Windows::new(ttl, grace).map_err(in_job)?;
+            Deadlines::new(ttl, grace).map_err(in_job)?;
             // Where the file is, unless it says otherwise: a service has no folder of its own.
             job.cwd = Some(job.cwd.map_or_else(|| folder.clone(), |cwd| folder.join(cwd)));
             job.env_file.iter_mut().for_each(|file| *file = folder.join(&*file));
@@ -84,7 +87,7 @@ impl Jobs {
                 format!("there is no [[job]] table in `{place}`; see docs/schedules.md"),
             ));
         }
-        Ok(Jobs { path: path.to_path_buf(), all, publisher })
+        Ok(Jobs { path: path.to_path_buf(), all, publisher, names_owner })
     }
 
     /// The job of this name.

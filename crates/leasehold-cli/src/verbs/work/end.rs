@@ -55,19 +55,14 @@ pub async fn end<B: Backlog>(
                 }
                 failed => failed,
             },
-            Verdict::Failed | Verdict::NotStarted if !is_started => {
+            Verdict::Failed | Verdict::NotStarted | Verdict::Drained if !is_started => {
                 // If that fails, it expires by itself.
                 let _ = backlog.give_back(grant).await;
                 Ok(())
             }
+            Verdict::Drained => give_back(backlog, grant).await,
             Verdict::Failed | Verdict::NotStarted if is_ended_by_us || B::asked_to_finish(grant).is_some() => {
-                let returned = backlog.give_back(grant).await;
-                if returned.is_ok() {
-                    let what = log::subject();
-                    let why = B::asked_to_finish(grant).map_or_else(|| "this worker ends".into(), ToString::to_string);
-                    tracing::info!(target: log::RUNS, outcome = "returned", "{what} was given back untried: {why}");
-                }
-                returned
+                give_back(backlog, grant).await
             }
             Verdict::Failed | Verdict::NotStarted => {
                 attempt_failed(backlog, grant, Some(&ran), &why, &plan.obituaries).await
@@ -81,6 +76,15 @@ pub async fn end<B: Backlog>(
         }
     })
     .await
+}
+
+/// Gives it back untried, because somebody asked for the end of its attempt.
+async fn give_back<B: Backlog>(backlog: &B, grant: &B::Grant) -> Result<()> {
+    backlog.give_back(grant).await?;
+    let what = log::subject();
+    let why = B::asked_to_finish(grant).map_or_else(|| "this worker ends".into(), ToString::to_string);
+    tracing::info!(target: log::RUNS, outcome = "returned", "{what} was given back untried: {why}");
+    Ok(())
 }
 
 /// Waits until this worker is asked to end once more than it has been.

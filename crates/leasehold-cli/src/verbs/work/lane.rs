@@ -14,8 +14,8 @@ use crate::log;
 use crate::metrics::Monitor;
 use crate::private_folder::cannot;
 use crate::run_context::{ContextFile, RunContext};
+use crate::supervise::deadlines::Deadlines;
 use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass};
-use crate::supervise::windows::Windows;
 use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Keeper, Kind, Result};
@@ -56,7 +56,7 @@ pub enum Until {
 }
 
 pub struct Plan {
-    pub windows: Windows,
+    pub deadlines: Deadlines,
     pub max_runtime: Option<Duration>,
     pub store: StoreUrl,
     pub queue: String,
@@ -69,7 +69,7 @@ pub struct Plan {
     pub coordinator: Option<Coordinator>,
     pub command: Vec<OsString>,
     /// Told of dead letters.
-    pub obituaries: Obituaries,
+    pub obituaries: Arc<Obituaries>,
 }
 
 pub async fn run<B: Backlog>(
@@ -223,7 +223,7 @@ impl<B: Backlog> Lane<'_, B> {
         let context = folder.context(RunContext::of_item(&plan.store, &plan.queue, &attempt.token));
         let task = Task {
             environment: vec![ContextFile::variable(Some(&context))],
-            windows: plan.windows,
+            deadlines: plan.deadlines,
             capture: capture(plan, attempt, keep.as_ref()),
             max_runtime: plan.max_runtime,
             managed: true,
@@ -241,7 +241,7 @@ impl<B: Backlog> Lane<'_, B> {
             }
         }
         if let Some(keep) = keep {
-            let facts = RunFacts { slot: None, exit: Some(settled.exit.code()), usage: settled.usage };
+            let facts = RunFacts { slot: None, exit: Some(settled.exit.code()), why: None, usage: settled.usage };
             keep.end(plan.coordinator.as_ref().filter(|_| settled.is_recorded), facts).await;
             uploads.begin(&keep);
         }

@@ -20,6 +20,7 @@ use crate::metrics::{Monitor, Place};
 use crate::{log, orphans, output, supervise};
 use leasehold_core::Result;
 use leasehold_work::Backlog;
+use leasehold_work::presence::{Announced, Presence, Role};
 use obituaries::Obituaries;
 use std::sync::Arc;
 
@@ -27,16 +28,17 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     let settings = context.settings()?;
     let target = Target::parse(&args.queue)?;
     log::about(Some(of_queue(target.portable())));
-    let windows = settings.windows(settings.ttl.value)?;
+    let deadlines = settings.deadlines(settings.ttl.value)?;
     let max_runtime = duration_of("--max-runtime", args.max_runtime.as_deref())?;
     target.check_ours("work on")?;
-    let rules = settings.notify.read()?;
+    // What is wrong is said once, and not by each lane.
+    let rules = if lane::is_managed() { settings.notify.read_each().0 } else { settings.notify.read_or_say() };
     supervise::check()?;
     orphans::reap_as_init();
     let open = context.queue(&target).await?;
     // What is to be told of a spool waits in the store that the settings name, which a spool alone does not need.
     let obituaries = match rules.is_empty() {
-        false => Obituaries::new(context.coordinator().await?, rules, &open, &target),
+        false => Obituaries::new(context.coordinator().await?, rules, settings, &open, &target),
         true => Obituaries::default(),
     };
     // What cannot be kept, and that a queue is new, is said once, and not by each lane.
@@ -45,7 +47,9 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     if args.jobs > 1 {
         reach(&open, &target, args.until_idle || args.until_done).await?;
         let monitor = monitor(context, &target).await?;
+        let announced = announce(context, &target).await?;
         let done = lanes::run(settings, &target, &args, monitor).await;
+        leave(announced).await;
         drop(delivering);
         obituaries.end(true).await;
         return done;
@@ -58,7 +62,7 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
         }
     };
     let plan = lane::Plan {
-        windows,
+        deadlines,
         max_runtime,
         store: settings.store.value.clone(),
         queue: target.portable(),
@@ -72,16 +76,19 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
         keeping,
         coordinator,
         command: args.command,
-        obituaries,
+        obituaries: Arc::new(obituaries),
     };
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
     if !lane::is_managed() {
         reach(&open, &target, plan.until != lane::Until::Told).await?;
     }
     let monitor = if lane::is_managed() { None } else { monitor(context, &target).await? };
+    let announced = if lane::is_managed() { None } else { announce(context, &target).await? };
     with_backlog!(open, backlog => {
+        let backlog = backlog.hearing(plan.obituaries.hear_expired(&plan.queue));
         let claimer = backlog.claimer(label, ttl, say_error)?;
         let done = lane::run(backlog, claimer, &plan, monitor).await;
+        leave(announced).await;
         drop(delivering);
         plan.obituaries.end(!lane::is_managed()).await;
         done
@@ -95,6 +102,19 @@ async fn monitor(context: &Context, target: &Target) -> Result<Option<Arc<Monito
         Target::Spool(path) => Place::Spool(path.clone()),
     };
     Monitor::start(context, place).await
+}
+
+/// Puts this worker on record in the queue's store; a spool has none.
+async fn announce(context: &Context, target: &Target) -> Result<Option<Announced>> {
+    let Target::Queue(queue) = target else { return Ok(None) };
+    let own = Presence::own(Role::Worker, Some(queue.to_string()));
+    Ok(Some(Announced::start(context.coordinator().await?.store().clone(), own)))
+}
+
+async fn leave(announced: Option<Announced>) {
+    if let Some(announced) = announced {
+        announced.end().await;
+    }
 }
 
 /// What lines are about while no item is worked on.

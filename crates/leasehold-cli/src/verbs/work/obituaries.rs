@@ -1,12 +1,16 @@
 //! Dead letters: whoever wants to hear of them is told, in the background.
 
-use crate::context::{Open, Target as Place};
-use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Target};
+use crate::config::Settings;
+use crate::context::{Open, Target};
+use crate::log;
+use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Told, place};
 use leasehold_core::Coordinator;
-use leasehold_work::backlog::ItemView;
-use leasehold_work::notify::{Rule, Subject};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_system::sync::Mutex;
+use leasehold_work::backlog::{Expired, ItemView, OnExpired};
+use leasehold_work::notify::Subject;
 use leasehold_work::tally::DeadLetter;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 /// Who is told, and what is being told.
@@ -18,12 +22,13 @@ pub struct Obituaries {
 
 impl Obituaries {
     /// By these rules, of the dead letters of this queue or spool.
-    pub fn new(coordinator: &Coordinator, rules: Vec<(Rule, Target)>, open: &Open, place: &Place) -> Self {
+    pub fn new(coordinator: &Coordinator, rules: Vec<Told>, settings: &Settings, open: &Open, target: &Target) -> Self {
         let beat = match open {
             Open::Queue(queue) => Beat::Queue(Subject::Queue(queue.name().clone()), queue.clone()),
-            Open::Spool(spool) => Beat::Spool(Subject::Spool(spool.lineage(), place.portable()), spool.clone()),
+            Open::Spool(spool) => Beat::Spool(Subject::Spool(spool.lineage(), target.portable()), spool.clone()),
         };
-        Obituaries { told: Notifier::new(coordinator, rules).map(|notifier| (notifier, beat)), ..Self::default() }
+        let notifier = Notifier::new(coordinator, rules, place(settings));
+        Obituaries { told: notifier.map(|notifier| (notifier, beat)), ..Self::default() }
     }
 
     /// Delivers, and looks after the dead letters, until it is dropped.
@@ -35,7 +40,7 @@ impl Obituaries {
     pub fn note(&self, seen: &ItemView, tail: Option<String>) {
         let Some((notifier, beat)) = &self.told else { return };
         let (subject, letter) = match (beat, seen) {
-            (Beat::Queue(subject, _), ItemView::Item(name, item)) => (subject, DeadLetter::of(&name.id, item)),
+            (Beat::Queue(subject, _), ItemView::Item(name, item, _)) => (subject, DeadLetter::of(&name.id, item)),
             (Beat::Spool(subject, spool), ItemView::File(item)) => (subject, spool.dead_letter(item)),
             _ => return,
         };
@@ -43,19 +48,33 @@ impl Obituaries {
         let letter = DeadLetter { tail, ..letter };
         let (notifier, subject) = (notifier.clone(), subject.clone());
         let telling = tokio::spawn(async move { notifier.dead_letter(&subject, letter).await });
-        let mut all = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.telling.lock();
         all.retain(|telling| !telling.is_finished());
         all.push(telling);
     }
 
+    /// Logs claims whose workers died, and tells of what became a dead letter by that.
+    pub fn hear_expired(self: &Arc<Self>, queue: &str) -> OnExpired {
+        let (obituaries, queue) = (self.clone(), queue.to_owned());
+        OnExpired::new(move |Expired { id, epoch, seen }| {
+            let (fate, outcome) =
+                if seen.is_dead() { ("it is a dead letter now", "dead_letter") } else { ("it is tried again", "lost") };
+            tracing::warn!(
+                target: log::RUNS, queue, item = %id, epoch = epoch.get(), outcome,
+                "item `{id}` of `{queue}` was lost under epoch {epoch}, its worker died or was away for too long; {fate}"
+            );
+            obituaries.note(&seen, None);
+        })
+    }
+
     /// Waits for what is being told, which is bounded, and delivers for a while if nobody else stays to do it.
     pub async fn end(&self, delivers: bool) {
-        let all = std::mem::take(&mut *self.telling.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.telling.lock());
         for telling in all {
             let _ = telling.await;
         }
         if let Some((notifier, _)) = self.told.as_ref().filter(|_| delivers) {
-            notifier.deliver_for(AFTER_RUN).await;
+            notifier.deliver_until(SystemClock.now() + AFTER_RUN).await;
         }
     }
 }

@@ -10,6 +10,7 @@
 //! - time decides only when somebody else may try; completion and release depend on the epoch alone;
 //! - a request that was already applied is recognised by its nonce and changes nothing.
 
+mod acquire;
 mod fate;
 mod moving;
 mod request;
@@ -17,15 +18,16 @@ mod request;
 pub use crate::cell::Fate;
 pub use fate::fate;
 pub use moving::{Holder, Newborn};
-pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim};
+pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, RunRequest, SlotClaim};
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::lease::record::{Drain, OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, Tenure};
+use crate::lease::record::{Drain, OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, Tenure};
 use crate::lease::transfer::{Outcome, Reason, Transfer};
 use crate::nonce::Nonce;
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
+use acquire::{Condition, acquire, found_own_grant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ use std::time::Duration;
 ///
 /// ```
 /// use leasehold_core::{lease::protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
-/// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None, spacing: None };
+/// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None, spacing: None, requested: None };
 /// let Decision::Write(next) = decide(&Ownership::default(), &request, Timestamp::from_millis(0)) else { panic!() };
 /// assert_eq!(next.epoch.get(), 1);
 /// ```
@@ -44,7 +46,10 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
         return Decision::Refuse(moving::elsewhere(record));
     }
     let decided = match request {
-        Request::Acquire { holder, ttl, slot, spacing, .. } => acquire(record, holder, *ttl, *slot, *spacing, now),
+        Request::Acquire { holder, ttl, slot, spacing, requested, .. } => {
+            let condition = Condition { slot: *slot, spacing: *spacing, requested: requested.as_ref() };
+            acquire(record, holder, *ttl, &condition, now)
+        }
         Request::Renew { claim, ttl, progress } => renew(record, *claim, *ttl, progress.as_ref(), now),
         Request::Release { claim, outcome } => release(record, *claim, *outcome, now),
         Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
@@ -72,84 +77,6 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
 
 /// `Ok(None)` is "already applied".
 type Decided = Result<Option<Ownership>, Refusal>;
-
-fn acquire(
-    record: &Ownership,
-    holder: &HolderId,
-    ttl: Ttl,
-    slot: Option<SlotClaim>,
-    spacing: Option<Duration>,
-    now: Timestamp,
-) -> Decided {
-    if record.transfer_by(holder.nonce).is_some() {
-        return found_own_grant(record, holder.nonce, now);
-    }
-    let runs = match slot {
-        Some(claim) => runs_so_far(record, claim)?,
-        None => 0,
-    };
-    if let Some(tenure) = record.live_tenure(now) {
-        return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
-    }
-    if let Some(mark) = &record.paused {
-        return Err(Refusal::Paused(mark.clone()));
-    }
-    if let Some(drain) = record.live_drain(now) {
-        return Err(Refusal::Draining(drain.clone()));
-    }
-    spaced(record, spacing, now)?;
-    if let Some(claim) = slot {
-        interrupted_comes_first(record, claim, now)?;
-    }
-    let reason = if runs > 0 { Reason::Recovered } else { why_free(record) };
-    let mut next = transfer(record, now, holder.nonce, reason, Outcome::Expired)?;
-    grant(&mut next, holder, ttl, now);
-    if let Some(claim) = slot {
-        let runs = runs.saturating_add(1);
-        next.slot = Some(SlotMark { slot: claim.slot, state: SlotState::Running, epoch: next.epoch, runs });
-        next.amend_last(|last| last.slot = Some(claim.slot));
-    }
-    Ok(Some(next))
-}
-
-/// Whether the last run began long enough ago. One that began further ahead than that began by a clock that was set back since.
-fn spaced(record: &Ownership, spacing: Option<Duration>, now: Timestamp) -> Result<(), Refusal> {
-    let (Some(spacing), Some(began)) = (spacing, record.last_run_began()) else { return Ok(()) };
-    let until = began.plus(spacing);
-    if now < until && began < now.plus(spacing) { Err(Refusal::TooSoon { began, until }) } else { Ok(()) }
-}
-
-/// The grant under this nonce was made before, and its reply was lost. It counts only while it lasts: once another holder was
-/// granted the lease, the record's epoch is that holder's.
-fn found_own_grant(record: &Ownership, nonce: Nonce, now: Timestamp) -> Decided {
-    let still_ours = record.live_tenure(now).is_some_and(|t| t.holder.nonce == nonce);
-    if still_ours { Ok(None) } else { Err(lost(record)) }
-}
-
-/// How often the slot was claimed before; a refusal if it may not be claimed.
-fn runs_so_far(record: &Ownership, claim: SlotClaim) -> Result<u32, Refusal> {
-    let Some(mark) = record.slot else { return Ok(0) };
-    if claim.slot > mark.slot {
-        return Ok(0);
-    }
-    if claim.slot < mark.slot {
-        return Err(Refusal::AlreadyRun(mark));
-    }
-    match (mark.state, claim.after_failure) {
-        (SlotState::Running, _) | (SlotState::Failed, AfterFailure::Retry) => Ok(mark.runs),
-        (SlotState::Done | SlotState::Rewound, _) | (SlotState::Failed, AfterFailure::Leave) => {
-            Err(Refusal::AlreadyRun(mark))
-        }
-    }
-}
-
-/// A newer slot waits for one whose run died, but that one is run only a bounded number of times.
-fn interrupted_comes_first(record: &Ownership, claim: SlotClaim, now: Timestamp) -> Result<(), Refusal> {
-    let Some(mark) = record.interrupted_slot(now) else { return Ok(()) };
-    let is_worn_out = mark.runs >= SLOT_RUNS && claim.after_failure == AfterFailure::Leave;
-    let refused = if claim.slot == mark.slot { is_worn_out } else { claim.gives_up != Some(mark.slot) };
-    if refused { Err(Refusal::Interrupted(mark)) } else { Ok(()) }
-}
 
 fn renew(record: &Ownership, claim: Claim, ttl: Ttl, progress: Option<&Report>, now: Timestamp) -> Decided {
     if !record.is_held_by(claim) || record.live_tenure(now).is_none() {
@@ -180,7 +107,7 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
     // A released tenure did not expire and was not evicted. Otherwise the history would be wrong, and a release whose
     // reply was lost could not be recognised.
     let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
-    let is_proof = matches!(outcome, Outcome::Succeeded | Outcome::Failed);
+    let is_proof = matches!(outcome, Outcome::Succeeded | Outcome::Failed | Outcome::Drained);
     let mut next = if is_proof { proved(record) } else { record.clone() };
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
@@ -372,6 +299,9 @@ fn transfer(
     ending: Outcome,
 ) -> Result<Ownership, Refusal> {
     let mut next = record.clone();
+    if ending == Outcome::Evicted && record.live_tenure(now).is_some() {
+        close_slot(&mut next, record.epoch, Outcome::Evicted);
+    }
     let from = next.tenure.as_ref().map(|t| t.holder.clone());
     end_tenure(&mut next, now, ending);
     (next.drain, next.forgotten) = (None, None);
@@ -404,7 +334,8 @@ fn sign(next: &mut Ownership, mark: OperatorMark) {
 /// A slot that was running under `from` continues under the new epoch: whoever takes the lease over takes the work over.
 fn pass_slot_on(next: &mut Ownership, from: Epoch) {
     let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == from && m.state == SlotState::Running) else { return };
-    mark.epoch = next.epoch;
+    // The run that was ended for it does not count, and the new one does.
+    (mark.epoch, mark.runs) = (next.epoch, mark.runs.saturating_add(1));
     let slot = mark.slot;
     next.amend_last(|last| last.slot = Some(slot));
 }
@@ -424,13 +355,13 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     }
 }
 
-/// How an outcome ends a running slot. A run that lost its lease, or was never started, did not finish its slot, which stays
-/// open for another run.
+/// How an outcome ends a running slot. A run that lost its lease, was never started or was asked to end did not finish its
+/// slot, which stays open for another run.
 fn slot_end(outcome: Outcome) -> Option<SlotState> {
     match outcome {
         Outcome::Succeeded => Some(SlotState::Done),
         Outcome::Failed => Some(SlotState::Failed),
-        Outcome::Lost | Outcome::NotStarted | Outcome::Expired | Outcome::Evicted => None,
+        Outcome::Lost | Outcome::NotStarted | Outcome::Drained | Outcome::Expired | Outcome::Evicted => None,
     }
 }
 
@@ -439,7 +370,9 @@ fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
     match (running, slot_end(outcome)) {
         (Some(mark), Some(end)) => mark.state = end,
         // It does not count as one of the slot's runs.
-        (Some(mark), None) if outcome == Outcome::NotStarted => mark.runs = mark.runs.saturating_sub(1),
+        (Some(mark), None) if matches!(outcome, Outcome::NotStarted | Outcome::Drained | Outcome::Evicted) => {
+            mark.runs = mark.runs.saturating_sub(1);
+        }
         _ => {}
     }
 }

@@ -8,14 +8,16 @@ use crate::lease::transfer::{Outcome, Transfer};
 use crate::nonce::{Lineage, Nonce};
 use crate::relocation::{self, Address, Relocation};
 use crate::text::{Checkpoint, Marker, Who, Why};
-use crate::time::{Timestamp, Ttl};
+use crate::time::{self, Timestamp, Ttl};
 use crate::token::Claim;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What somebody asks of a lease.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Become the holder.
     Acquire {
@@ -28,7 +30,11 @@ pub enum Request {
         /// The scheduled slot to claim in the same step.
         slot: Option<SlotClaim>,
         /// How long must have passed since the last run began, whoever ran it.
+        #[serde(default, with = "time::optional_millis")]
         spacing: Option<Duration>,
+        /// The operator's request that this carries out, if it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requested: Option<RunRequest>,
     },
     /// Stay the holder.
     Renew {
@@ -92,13 +98,14 @@ impl Request {
     }
 
     /// Whether somebody who holds the lease makes it. What left for another store has left without a holder.
-    pub(crate) fn needs_a_claim(&self) -> bool {
+    pub fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Acquire { .. } | Request::Operate { .. })
     }
 }
 
-/// What an operator may order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// What an operator may order. A migration's own steps are never sent to a server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
     /// Take the lease from whoever holds it; anyone may acquire it next.
     Revoke,
@@ -117,6 +124,7 @@ pub enum Order {
     /// Drop all but a tombstone of a lease that nobody has held for so long. Its epochs continue from there when it is used again.
     Forget {
         /// How long.
+        #[serde(with = "time::millis")]
         idle: Duration,
     },
     /// Keep new holders out. The present holder continues.
@@ -137,6 +145,7 @@ pub enum Order {
     /// of it: repairs a job whose slots were claimed while the store's clock was ahead.
     Rewind,
     /// One step of a migration, on a record that is there.
+    #[serde(skip)]
     Relocate {
         /// The migration's own number.
         migration: Nonce,
@@ -146,6 +155,7 @@ pub enum Order {
         holder: Holder,
     },
     /// Take in the record that this lease has in another store, so that its epochs continue from there.
+    #[serde(skip)]
     Arrive {
         /// The migration's own number.
         migration: Nonce,
@@ -159,7 +169,8 @@ pub enum Order {
 }
 
 /// A slot to be claimed with the lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SlotClaim {
     /// The slot's nominal instant.
     pub slot: Slot,
@@ -177,8 +188,25 @@ impl SlotClaim {
     }
 }
 
+/// An operator's request for a run, which whoever has the job carries out.
+///
+/// Of any number that try, one is granted: the epoch that the operator saw is over with that.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// The operator.
+    pub by: Who,
+    /// The operator's reason.
+    pub why: Why,
+    /// The epoch that the operator saw. Another one refuses it.
+    pub expected: Epoch,
+    /// From when on it is refused, in store time.
+    pub until: Timestamp,
+}
+
 /// What a failed run of a slot means for a new claim on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AfterFailure {
     /// It ran: leave it.
     Leave,
@@ -187,7 +215,8 @@ pub enum AfterFailure {
 }
 
 /// Evidence of progress.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Report {
     /// How far the work has come.
     pub marker: Option<Marker>,
@@ -260,6 +289,11 @@ pub enum Refusal {
         /// The record's epoch.
         seen: Epoch,
     },
+    /// The operator's request came to nothing in its time.
+    RequestExpired {
+        /// Until when it could have been carried out.
+        until: Timestamp,
+    },
     /// Another pause than the one that was to end keeps new holders out.
     OtherPause(OperatorMark),
     /// The lease is on its way to another store, has gone there, or has not quite come from there.
@@ -316,6 +350,7 @@ impl fmt::Display for Refusal {
             Refusal::Changed { expected, seen } => {
                 write!(f, "decided on epoch {expected}, and it is at epoch {seen} now")
             }
+            Refusal::RequestExpired { .. } => f.write_str("the request for this run was not taken up in time"),
             Refusal::Elsewhere(state) => write!(f, "{state}"),
             Refusal::NotMoving { epoch, .. } => {
                 write!(f, "not on its way to another store; its epoch is {epoch}")

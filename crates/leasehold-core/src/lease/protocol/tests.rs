@@ -36,6 +36,7 @@ fn a_hand_off_whose_reply_was_lost_claims_no_later_epoch() {
         ttl: Ttl::MIN,
         slot: None,
         spacing: None,
+        requested: None,
     };
     let taken = written(decide(&handed, &acquire, late));
     assert!(matches!(decide(&taken, &hand_off, late), Decision::Refuse(Refusal::Lost { .. })));
@@ -55,6 +56,7 @@ fn acquire_in(nonce: u128, lineage: u128) -> Request {
         ttl: Ttl::MIN,
         slot: None,
         spacing: None,
+        requested: None,
     }
 }
 
@@ -213,6 +215,7 @@ fn a_slot_that_ran_before_the_move_does_not_run_again_after_it() {
         ttl: Ttl::MIN,
         slot: Some(claim(slot)),
         spacing: None,
+        requested: None,
     };
     let held = after(&Ownership::default(), &ask(1, 9_000), at(9_000));
     let done = Request::Release {

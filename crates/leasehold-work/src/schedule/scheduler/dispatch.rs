@@ -3,16 +3,17 @@
 //! Promise: whatever is decided is decided on what the store just said, at the store's time; a slot is run only under a
 //! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
 
-use super::{Event, Launcher, Settings, Start};
+use super::{Event, Launcher, Origin, Settings, Start};
 use crate::schedule::due::{Candidate, Dropped, Plan};
 use crate::schedule::job::{Busy, Job};
 use crate::schedule::journal::{Fate, RunEnd};
 use crate::schedule::journals::Journals;
+use crate::schedule::requests::Requested;
 use leasehold_core::clock::{Clock, Moment};
-use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
+use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
 use leasehold_core::{
-    Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Ownership, Result, Slot,
-    SlotState, Timestamp, Transfer,
+    Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Ownership, Released,
+    Result, Slot, SlotState, Timestamp, Transfer,
 };
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// How many jobs ask the store at once.
 const ASKING: usize = 64;
@@ -46,9 +47,11 @@ pub enum Decided {
     Due(Slot),
     /// This slot was claimed under this epoch and is started.
     Started(Slot, Epoch),
+    /// Somebody asked for a run, which is started under this epoch.
+    Requested(Box<Requested>, Epoch),
     /// The run of this slot under this epoch did not come to its end: its process or its machine died, or it lost its lease.
-    /// It is run again.
-    Interrupted(Slot, Epoch),
+    /// It is run again. Whoever lost it while it ran has told of that itself.
+    Interrupted(Slot, Epoch, Outcome),
     /// This slot is not run.
     PassedOver(Slot, Fate),
     /// These slots are not caught up on.
@@ -127,6 +130,25 @@ enum Claimed {
     NotOurs,
     /// As many runs as may are running here.
     NoSeat,
+}
+
+/// What came of trying to carry out a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// It is carried out, here or elsewhere, or nobody will.
+    Settled,
+    /// Perhaps later.
+    Again,
+}
+
+impl Tried {
+    /// What a refusal leaves to try. A pause or a drain may end while the request lasts.
+    fn after(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::Changed { .. } | Refusal::RequestExpired { .. } => Tried::Settled,
+            _ => Tried::Again,
+        }
+    }
 }
 
 impl Dispatcher {
@@ -261,7 +283,9 @@ impl Dispatcher {
             };
             self.watcher.decided(job, Decided::Due(slot));
             drop(asking);
-            let interrupted = seen.record.slot.filter(|_| is_recovery && try_again_at(&seen.record, slot).is_none());
+            let is_interrupted =
+                is_recovery && !was_drained(&seen.record) && try_again_at(&seen.record, slot).is_none();
+            let interrupted = seen.record.slot.filter(|_| is_interrupted);
             let claim = SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up };
             match self.claim(job, claim, interrupted.map(|mark| mark.epoch)).await? {
                 Claimed::Ours => return Ok(next),
@@ -290,6 +314,10 @@ impl Dispatcher {
     /// because of what is in the way are written down.
     async fn first_clear(&self, job: &Job, plan: &Plan, seen: &Inspection) -> Result<First> {
         let (mut later, mut written) = (None, false);
+        if plan.waits_for_resume(&seen.record) && seen.record.live_tenure(seen.now).is_none() {
+            // Nobody tells that it is resumed.
+            later = Some(seen.now.plus(POLL));
+        }
         for candidate in plan.candidates(&seen.record) {
             let slot = candidate.slot;
             if candidate.is_recovery {
@@ -323,32 +351,66 @@ impl Dispatcher {
     /// Claims the slot in the same swap as the lease and starts it, perhaps after a run of it that was interrupted.
     async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim, interrupted: Option<Epoch>) -> Result<Claimed> {
         let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
-        let ask = Ask {
-            holder: HolderId::new(self.settings.label.clone()),
-            ttl: job.ttl.unwrap_or(self.settings.ttl),
-            slot: Some(claim),
-            spacing: None,
-        };
+        let ask = Ask { slot: Some(claim), ..self.ask(job) };
         let slot = claim.slot;
         let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
             return Ok(Claimed::NotOurs);
         };
         let epoch = grant.token().epoch;
         if let Some(before) = interrupted {
-            self.watcher.decided(job, Decided::Interrupted(slot, before));
+            let ended = grant.record().transfers.iter().find(|transfer| transfer.epoch == before);
+            let outcome = ended.and_then(|transfer| transfer.outcome).unwrap_or(Outcome::Expired);
+            self.watcher.decided(job, Decided::Interrupted(slot, before, outcome));
         }
         self.watcher.decided(job, Decided::Started(slot, epoch));
+        self.launch(seat, Start { job: job.clone(), slot, grant: *grant, origin: Origin::Slot });
+        Ok(Claimed::Ours)
+    }
+
+    fn ask(&self, job: &Job) -> Ask {
+        Ask::new(HolderId::new(self.settings.label.clone()), job.ttl.unwrap_or(self.settings.ttl))
+    }
+
+    /// Carries out a request for a run, unless another has, or it is over.
+    pub(super) async fn try_request(self: &Arc<Self>, job: &Arc<Job>, request: &Requested) -> Tried {
+        match unless_it_panics(self.carry_out(job, request)).await.flatten() {
+            Ok(tried) => tried,
+            Err(error) => {
+                self.trouble(job, error);
+                Tried::Again
+            }
+        }
+    }
+
+    async fn carry_out(self: &Arc<Self>, job: &Arc<Job>, request: &Requested) -> Result<Tried> {
+        let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Tried::Again) };
+        let ask = Ask { requested: Some(request.condition()), ..self.ask(job) };
+        let grant = match self.coordinator.acquire(&job.name, &ask).await? {
+            Acquired::Granted(grant) => grant,
+            Acquired::Refused { refusal, .. } => return Ok(Tried::after(&refusal)),
+        };
+        let granted_at = grant.record().tenure.as_ref().map_or(request.at, |tenure| tenure.granted_at);
+        self.watcher.decided(job, Decided::Requested(Box::new(request.clone()), grant.token().epoch));
+        self.launch(seat, Start { job: job.clone(), slot: Slot(granted_at), grant: *grant, origin: Origin::Request });
+        Ok(Tried::Settled)
+    }
+
+    /// Runs a job in a task of its own.
+    fn launch(self: &Arc<Self>, seat: OwnedSemaphorePermit, start: Start) {
         self.send(Event::Began);
-        let (dispatcher, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
+        let (dispatcher, slot, epoch) = (self.clone(), start.slot, start.grant.token().epoch);
         tokio::spawn(async move {
             let _seat = seat;
             let name: LeaseName = start.job.name.clone();
             match unless_it_panics(dispatcher.launcher.launch(&start)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    // Nothing was started: the slot stays open, for us or for another.
-                    let _ = dispatcher.coordinator.release(&start.grant, Outcome::NotStarted).await;
-                    let _ = dispatcher.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
+                    // Nothing was started: the slot stays open, for us or for another, unless the launcher has settled it.
+                    let released = dispatcher.coordinator.release(&start.grant, Outcome::NotStarted).await;
+                    if !matches!(released, Ok(Released::Already(_))) {
+                        let end = RunEnd::NOT_STARTED.because(&error.to_string());
+                        let _ = dispatcher.journals.end(&name, slot, epoch, end).await;
+                    }
                     dispatcher.trouble(&start.job, error);
                 }
                 // What it started, if anything, is still running or is found to have died.
@@ -356,8 +418,13 @@ impl Dispatcher {
             }
             dispatcher.send(Event::Ended { name });
         });
-        Ok(Claimed::Ours)
     }
+}
+
+/// Whether the last run of the newest slot was ended on an operator's request.
+fn was_drained(record: &Ownership) -> bool {
+    let of = |transfer: &&Arc<Transfer>| record.slot.is_some_and(|mark| mark.epoch == transfer.epoch);
+    record.transfers.iter().find(of).is_some_and(|transfer| transfer.outcome == Some(Outcome::Drained))
 }
 
 /// When a slot that could not be started is tried again, by us or by another: the pause grows with each time in a row. It is

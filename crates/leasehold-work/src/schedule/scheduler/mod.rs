@@ -15,17 +15,19 @@ pub use pulse::Pulse;
 use crate::schedule::job::Job;
 use crate::schedule::journals::{JobVerbs, Journals};
 use async_trait::async_trait;
-use dispatch::Dispatcher;
+use dispatch::{Dispatcher, Tried};
 use leasehold_core::clock::Moment;
-use leasehold_core::{Grant, Label, LeaseName, Result, Slot, SlotState, Timestamp, Ttl};
+use leasehold_core::hints::Hints;
+use leasehold_core::{Grant, Label, LeaseName, Nonce, Result, Slot, SlotState, Timestamp, Ttl};
 use leasehold_system::undo::{Mend, undone};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
-/// How often the store's clock is asked for when nothing else asks.
-const RESYNC: Duration = Duration::from_secs(30);
+/// How often the store's clock is asked for when nothing else asks, and with it for requests of runs: a watch on those is only a
+/// hint.
+const RESYNC: Duration = Duration::from_secs(10);
 /// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
 const MANY: usize = 256;
 const PAGE: usize = 500;
@@ -56,6 +58,17 @@ pub struct Start {
     pub slot: Slot,
     /// The lease, with the slot claimed in it. To be released with the outcome by whoever runs the job.
     pub grant: Grant,
+    /// Why it is run.
+    pub origin: Origin,
+}
+
+/// Why a job is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Its slot is due, and was claimed with the lease.
+    Slot,
+    /// Somebody asked for it. The slot is the moment at which the lease was granted, and was not claimed.
+    Request,
 }
 
 /// Runs jobs.
@@ -97,6 +110,8 @@ pub(crate) enum Event {
     Began,
     /// A run of it is over.
     Ended { name: LeaseName },
+    /// It was tried to carry this request out.
+    Tried { request: Nonce, tried: Tried },
 }
 
 /// Runs jobs when they are due.
@@ -115,6 +130,17 @@ pub struct Scheduler {
     running: usize,
     draining: bool,
     pulse: Pulse,
+    requests: SeenRequests,
+}
+
+/// The requests for runs, as this scheduler sees them.
+#[derive(Debug)]
+struct SeenRequests {
+    verbs: Arc<dyn JobVerbs>,
+    /// Those that are carried out or refused for good, or are being tried.
+    settled: HashSet<Nonce>,
+    /// How many are being tried.
+    trying: usize,
 }
 
 impl Scheduler {
@@ -130,6 +156,7 @@ impl Scheduler {
         let (tell, events) = mpsc::unbounded_channel();
         let verbs: Arc<dyn JobVerbs> = Arc::new(verbs);
         let journals = Journals::shared(verbs.clone());
+        let requests = SeenRequests { verbs: verbs.clone(), settled: HashSet::new(), trying: 0 };
         let dispatcher = Arc::new(Dispatcher::new(verbs, journals, launcher, watcher, settings, tell));
         let mut scheduler = Scheduler {
             dispatcher,
@@ -144,6 +171,7 @@ impl Scheduler {
             running: 0,
             draining: false,
             pulse: Pulse::new(),
+            requests,
         };
         scheduler.take(jobs);
         (scheduler, Steering(steer))
@@ -167,11 +195,13 @@ impl Scheduler {
         self.dispatcher.learn(now, asked);
         self.survey().await?;
         let clock = self.dispatcher.clock();
-        let mut resync = clock.now() + RESYNC;
+        let heard = Arc::new(Notify::new());
+        let _hints = Hints::pass_on(self.requests.verbs.watch_run_requests(), heard.clone());
+        let mut resync = clock.now();
         loop {
             self.pulse.beat(clock.now());
-            // A check may be about to start one.
-            if self.draining && self.running == 0 && self.checking() == 0 {
+            // A check or a request may be about to start one.
+            if self.draining && self.running == 0 && self.checking() == 0 && self.requests.trying == 0 {
                 return Ok(());
             }
             if self.dispatcher.was_set_back() {
@@ -196,9 +226,10 @@ impl Scheduler {
                     // The other end is gone.
                     Some(Order::Drain) | None => self.draining = true,
                 },
+                () = heard.notified() => self.look_for_requests().await,
                 () = clock.sleep_until(wake) => {
                     if clock.now() >= resync {
-                        self.resync().await;
+                        self.look_for_requests().await;
                         resync = clock.now() + RESYNC;
                     }
                 }
@@ -250,6 +281,12 @@ impl Scheduler {
             }
             Event::Checked { .. } => {}
             Event::Began => self.running += 1,
+            Event::Tried { request, tried } => {
+                self.requests.trying = self.requests.trying.saturating_sub(1);
+                if tried == Tried::Again {
+                    self.requests.settled.remove(&request);
+                }
+            }
             Event::Ended { name } => {
                 self.running = self.running.saturating_sub(1);
                 if let Some(index) = self.indices.get(&name) {
@@ -271,9 +308,35 @@ impl Scheduler {
         Ok((self.dispatcher.coordinator().now().await?, asked))
     }
 
-    async fn resync(&self) {
-        let Ok((now, asked)) = self.ask_time().await else { return };
+    /// Reads the requests for runs, and the store's time with them, and carries out those for jobs of this machine. One that
+    /// cannot be carried out now is tried again at the next look.
+    async fn look_for_requests(&mut self) {
+        let asked = self.dispatcher.clock().now();
+        let Ok((requests, now)) = self.requests.verbs.run_requests().await else {
+            // What is wrong with them is wrong with no job: the time is still needed.
+            if let Ok((now, asked)) = self.ask_time().await {
+                self.dispatcher.learn(now, asked);
+            }
+            return;
+        };
         self.dispatcher.learn(now, asked);
+        self.requests.settled.retain(|id| requests.iter().any(|request| request.id == *id));
+        if self.draining {
+            return;
+        }
+        for request in requests.into_iter().filter(|request| now < request.until) {
+            let Some(job) = self.indices.get(&request.job).and_then(|index| self.jobs.get(*index as usize)) else {
+                continue;
+            };
+            if self.requests.settled.insert(request.id) {
+                self.requests.trying += 1;
+                let (dispatcher, job) = (self.dispatcher.clone(), job.clone());
+                tokio::spawn(async move {
+                    let tried = dispatcher.try_request(&job, &request).await;
+                    dispatcher.send(Event::Tried { request: request.id, tried });
+                });
+            }
+        }
     }
 
     fn arm_next(&mut self, now: Timestamp) {

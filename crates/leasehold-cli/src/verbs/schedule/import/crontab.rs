@@ -3,6 +3,7 @@
 //! A line is a comment, a variable for the lines below it, or a job: five fields or a nickname, perhaps a user, and the rest
 //! of the line for a shell. In that rest `%` is a line break, and what follows the first one is the command's input.
 
+use super::flock::{Busy, Flocked, flocked};
 use super::table::{Command, Imported, Tables, called, quoted, shown};
 use super::{current_user, home_of};
 use leasehold_work::schedule::Zone;
@@ -18,13 +19,17 @@ struct Surroundings {
     zone: String,
     /// Up to how many minutes cron delays a start.
     delay: u32,
+    /// The files that lines lock with `flock`, one for each line.
+    locks: Vec<String>,
 }
 
 pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
-    let file = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
+    let file = place(path);
     tables.begin(&file);
     let zone = tables.zone.clone();
-    let mut around = Surroundings { env: BTreeMap::new(), shell: None, zone, delay: 0 };
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let locks = lines.filter_map(|line| Some(flocked(&line[line.find("flock")?..])?.lock)).collect();
+    let mut around = Surroundings { env: BTreeMap::new(), shell: None, zone, delay: 0, locks };
     for (line, number) in text.lines().zip(1..) {
         let (line, place) = (line.trim(), format!("{file}, line {number}"));
         if line.is_empty() || line.starts_with('#') {
@@ -36,6 +41,27 @@ pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
         }
         job(line, has_user, &around, &place, tables);
     }
+}
+
+/// What a file is called in what is said of it.
+pub fn place(path: &Path) -> String {
+    if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// Whether this must be a system crontab: every job names a user behind its times and has a command behind that, and one of
+/// them is root. (`mail` and `git` are users too, but also commands.)
+pub fn has_users(text: &str, is_account: impl Fn(&str) -> bool) -> bool {
+    let jobs = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let users: Vec<Option<String>> = jobs
+        .filter(|line| variable(line).is_none())
+        .map(|line| {
+            let (_, rest) = split_fields(line, if line.starts_with('@') { 1 } else { 5 });
+            let (user, command) = split_fields(rest, 1);
+            let name = user.split([':', '/']).next().unwrap_or_default();
+            (!command.is_empty() && is_account(name)).then(|| name.to_owned())
+        })
+        .collect();
+    users.iter().all(Option::is_some) && users.iter().flatten().any(|user| user == "root")
 }
 
 /// `NAME = value`, where both may be in quotes.
@@ -77,6 +103,38 @@ impl Surroundings {
             name => drop(self.env.insert(name.to_owned(), value)),
         }
     }
+
+    /// The command without the `flock` that it begins with, and what its job says in `busy` for that. One whose file other lines
+    /// lock too keeps these jobs apart, which their leases do not: it stays.
+    fn without_flock(&self, command: &str, place: &str, tables: &mut Tables) -> (String, Option<String>) {
+        /// In place of no limit.
+        const LONGEST_WAIT: &str = "wait 1h";
+        let Some(Flocked { lock, busy, command: bare }) = flocked(command) else {
+            return (command.to_owned(), None);
+        };
+        let file = shown(&lock);
+        if self.locks.iter().filter(|other| **other == lock).count() > 1 {
+            let what = format!(
+                "other lines lock `{file}` too, so `flock` stays: each job's lease keeps only its own runs apart"
+            );
+            tables.notice(place, &what);
+            return (command.to_owned(), None);
+        }
+        let (busy, waits) = match busy {
+            Busy::Skip => (None, String::new()),
+            Busy::Wait(Some(seconds)) => (Some(format!("wait {seconds}s")), String::new()),
+            Busy::Wait(None) => (
+                Some(LONGEST_WAIT.to_owned()),
+                format!("; it waited without a limit, and waits for an hour by `{LONGEST_WAIT}`"),
+            ),
+        };
+        let what = format!(
+            "`flock` on `{file}` is left out: the job's lease keeps its runs apart, on all machines{waits}. If a script outside this \
+             crontab locks that file too, put it back"
+        );
+        tables.notice(place, &what);
+        (bare, busy)
+    }
 }
 
 fn job(line: &str, has_user: bool, around: &Surroundings, place: &str, tables: &mut Tables) {
@@ -105,7 +163,12 @@ fn job(line: &str, has_user: bool, around: &Surroundings, place: &str, tables: &
     if has_user && user != current_user() {
         tables.notice(place, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(user)));
     }
-    let (command, has_input) = with_input(rest);
+    let (schedule, steps) = with_ranges(&schedule);
+    for (written, range) in steps {
+        tables.notice(place, &format!("`{written}`, which not every cron reads, is carried over as `{range}`"));
+    }
+    let (rest, busy) = around.without_flock(rest, place, tables);
+    let (command, has_input) = with_input(&rest);
     if has_input {
         tables.notice(place, "what follows `%` was the command's input; the line below gives it by a pipe");
     }
@@ -113,7 +176,7 @@ fn job(line: &str, has_user: bool, around: &Surroundings, place: &str, tables: &
     let home = || home_of(has_user.then_some(user)).filter(|home| Path::new(home).is_dir());
     let home = around.env.get("HOME").cloned().or_else(home).unwrap_or_else(|| "/".into());
     let mut job = Imported {
-        called: called(rest),
+        called: flocked(&rest).map_or_else(|| called(&rest), |kept| called(&kept.command)),
         schedule: ("cron", schedule),
         zone: Some(around.zone.clone()),
         command: match &around.shell {
@@ -124,6 +187,7 @@ fn job(line: &str, has_user: bool, around: &Surroundings, place: &str, tables: &
         cwd: Some(home),
         ..Imported::default()
     };
+    job.fields.extend(busy.map(|busy| ("busy", quoted(&busy))));
     if around.delay > 0 {
         job.fields.push(("jitter", quoted(&format!("{}m", around.delay))));
     }
@@ -140,6 +204,30 @@ fn split_fields(line: &str, count: usize) -> (String, &str) {
         rest = &rest[end..];
     }
     (fields.join(" ").trim_end().to_owned(), rest.trim_start())
+}
+
+/// A schedule in which steps that begin at a number are ranges (`5/15` is `5-59/15`), and which ones these were.
+fn with_ranges(schedule: &str) -> (String, Vec<(String, String)>) {
+    /// The highest values of the five fields.
+    const HIGHEST: [u32; 5] = [59, 23, 31, 12, 7];
+    let mut changed = Vec::new();
+    let mut ranged = |part: &str, highest: u32| {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let step = part.split_once('/').filter(|(first, step)| is_number(first) && is_number(step));
+        step.map_or_else(
+            || part.to_owned(),
+            |(first, step)| {
+                let range = format!("{first}-{highest}/{step}");
+                changed.push((part.to_owned(), range.clone()));
+                range
+            },
+        )
+    };
+    let fields = schedule.split(' ').zip(HIGHEST.into_iter().chain(std::iter::repeat(0)));
+    let fields: Vec<String> = fields
+        .map(|(field, highest)| field.split(',').map(|part| ranged(part, highest)).collect::<Vec<_>>().join(","))
+        .collect();
+    (fields.join(" "), changed)
 }
 
 /// A command with what `%` means in it, and whether it has an input.
@@ -170,6 +258,27 @@ mod tests {
     fn percent_signs_are_line_breaks_of_the_input() {
         assert_eq!(with_input("date +\\%F"), ("date +%F".into(), false));
         assert_eq!(with_input("cat%one%it's"), ("printf '%s\\n' 'one' 'it'\\''s' | { cat\n}".into(), true));
+    }
+
+    #[test]
+    fn a_step_that_begins_at_a_number_is_a_range() {
+        let (schedule, changed) = with_ranges("5/15,50 2/6 * 1/3 1/2");
+        assert_eq!(schedule, "5-59/15,50 2-23/6 * 1-12/3 1-7/2");
+        assert_eq!(changed[0], ("5/15".into(), "5-59/15".into()));
+        for same in ["*/5 9-17/2 * * MON", "@daily", "/5 a/2 * * *"] {
+            assert_eq!(with_ranges(same), (same.to_owned(), Vec::new()));
+        }
+    }
+
+    #[test]
+    fn a_system_crontab_is_known_by_its_users() {
+        let is_account = |name: &str| ["root", "mail", "git"].contains(&name);
+        let system =
+            "SHELL=/bin/sh\n# m h dom mon dow user command\n17 * * * * root run-parts x\n@daily mail clean -a\n";
+        assert!(has_users(system, is_account));
+        for user in ["0 3 * * * git pull\n", "0 3 * * * root run\n0 4 * * * backup --all\n", "0 3 * * * root\n", ""] {
+            assert!(!has_users(user, is_account), "{user}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod calendar;
 mod crontab;
+mod flock;
 mod table;
 mod timer;
 mod unit;
@@ -40,13 +41,18 @@ pub fn import(args: &Import) -> Result<Exit> {
     };
     let mut tables = Tables::new(zone);
     let inputs = if args.files.is_empty() { vec![PathBuf::from("-")] } else { args.files.clone() };
-    for (form, path) in
-        inputs.iter().map(|path| files(path, args.kind.as_deref())).collect::<Result<Vec<_>>>()?.concat()
-    {
-        match form {
-            Form::Timer => timer::import(&path, &mut tables)?,
-            form => crontab::import(&read(&path)?, &path, form == Form::SystemCrontab, &mut tables),
+    let mut unread = 0;
+    for input in &inputs {
+        let found = files(input, args.kind.as_deref(), &mut tables);
+        let mut troubles: Vec<Error> = Vec::new();
+        for (form, path) in found.unwrap_or_else(|error| {
+            troubles.push(error);
+            Vec::new()
+        }) {
+            troubles.extend(one(form, &path, &mut tables).err());
         }
+        unread += troubles.len();
+        troubles.iter().for_each(|trouble| tables.notice("not carried over", &trouble.to_string()));
     }
     output::print(&tables.text())?;
     tables.notices().iter().for_each(|notice| output::say(notice));
@@ -57,24 +63,50 @@ pub fn import(args: &Import) -> Result<Exit> {
     let what = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") };
     let end = match left_out {
         0 => "everything was carried over".to_owned(),
-        1 => "1 thing was not carried over as it was".to_owned(),
-        count => format!("{count} things were not carried over as they were"),
+        1 => "check the note above".to_owned(),
+        count => format!("check the {count} notes above"),
     };
-    output::say(&format!("{what}; {end}. Put them into leasehold.toml, and see `leasehold schedule check`"));
-    Ok(Exit::Done)
+    output::say(&format!("{what}; {end}. Put the tables into leasehold.toml, then run `leasehold schedule check`"));
+    match unread {
+        0 => Ok(Exit::Done),
+        1 => Err(Error::new(Kind::Invalid, "1 file could not be read; the jobs of the others are printed")),
+        many => Err(Error::new(
+            Kind::Invalid,
+            format!("{many} files could not be read; the jobs of the others are printed"),
+        )),
+    }
 }
 
-/// The files of an argument, and what they are written in: by its flag, or by its name.
-fn files(path: &Path, kind: Option<&str>) -> Result<Vec<(Form, PathBuf)>> {
+fn one(form: Option<Form>, path: &Path, tables: &mut Tables) -> Result<()> {
+    if form == Some(Form::Timer) {
+        return timer::import(path, tables);
+    }
+    let text = read(path)?;
+    let is_system = match form {
+        Some(form) => form == Form::SystemCrontab,
+        None => crontab::has_users(&text, is_account),
+    };
+    crontab::import(&text, path, is_system, tables);
+    if is_system && form.is_none() {
+        let what = "the sixth word of every line is a user of this machine, so it was read as a system crontab; \
+                    if it is none, give `--kind crontab`";
+        tables.notice(&crontab::place(path), what);
+    }
+    Ok(())
+}
+
+/// The files of an argument, and what they are written in: by its flag, or by its name, or not yet known.
+fn files(path: &Path, kind: Option<&str>, tables: &mut Tables) -> Result<Vec<(Option<Form>, PathBuf)>> {
     let form = |path: &Path| match kind {
-        Some("crontab") => Form::Crontab,
-        Some("system") => Form::SystemCrontab,
-        Some(_) => Form::Timer,
-        None if path.extension().is_some_and(|end| end == "timer") => Form::Timer,
+        Some("crontab") => Some(Form::Crontab),
+        Some("system") => Some(Form::SystemCrontab),
+        Some(_) => Some(Form::Timer),
+        None if path.extension().is_some_and(|end| end == "timer") => Some(Form::Timer),
         None if path.ends_with("etc/crontab") || path.parent().is_some_and(|folder| folder.ends_with("cron.d")) => {
-            Form::SystemCrontab
+            Some(Form::SystemCrontab)
         }
-        None => Form::Crontab,
+        None if path.parent().is_some_and(|folder| folder.ends_with("crontabs")) => Some(Form::Crontab),
+        None => None,
     };
     if !path.is_dir() {
         return Ok(vec![(form(path), path.to_path_buf())]);
@@ -90,12 +122,19 @@ fn files(path: &Path, kind: Option<&str>) -> Result<Vec<(Form, PathBuf)>> {
         let is_wanted = match kind {
             Some("timer") => is_timer,
             Some(_) => is_cron,
-            None if path.ends_with("cron.d") => is_cron,
+            None if path.ends_with("cron.d") || path.ends_with("crontabs") => is_cron,
             None => is_timer,
         };
         if file.is_file() && is_wanted {
             found.push((form(&file), file));
         }
+    }
+    if found.is_empty() {
+        let what = match kind {
+            None => "the folder has no timers; if it has crontabs, give `--kind crontab` or `--kind system`",
+            Some(_) => "the folder has no file of this kind",
+        };
+        tables.notice(&path.display().to_string(), what);
     }
     found.sort_by(|a, b| a.1.cmp(&b.1));
     Ok(found)
@@ -129,6 +168,11 @@ fn home_of(user: Option<&str>) -> Option<String> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let line = passwd.lines().find(|line| line.split(':').next() == Some(user))?;
     line.split(':').nth(5).filter(|home| home.starts_with('/')).map(String::from)
+}
+
+fn is_account(name: &str) -> bool {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    passwd.lines().any(|line| line.split(':').next() == Some(name))
 }
 
 /// The user who runs this.

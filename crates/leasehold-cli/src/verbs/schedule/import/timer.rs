@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Keys that need not be carried over: they say nothing of what is run, or when.
-const SILENT: [&str; 18] = [
+const SILENT: [&str; 16] = [
     "Description",
     "Documentation",
     "After",
@@ -18,8 +18,6 @@ const SILENT: [&str; 18] = [
     "WantedBy",
     "Also",
     "Alias",
-    "AccuracySec",
-    "FixedRandomDelay",
     "Unit",
     "SyslogIdentifier",
     "StandardOutput",
@@ -29,7 +27,7 @@ const SILENT: [&str; 18] = [
     "DefaultDependencies",
     "RefuseManualStart",
 ];
-const CARRIED: [&str; 14] = [
+const CARRIED: [&str; 13] = [
     "OnCalendar",
     "OnUnitActiveSec",
     "Persistent",
@@ -43,7 +41,6 @@ const CARRIED: [&str; 14] = [
     "TimeoutStartSec",
     "TimeoutSec",
     "Type",
-    "Group",
 ];
 
 pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
@@ -72,11 +69,13 @@ pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
         ["OnBootSec", "OnStartupSec", "OnActiveSec", "OnUnitInactiveSec", "OnClockChange", "OnTimezoneChange"];
     for section in ["Unit", "Timer", "Install"] {
         for setting in timer.section(section).filter(is_left) {
-            let what = match monotonic.contains(&setting.key.as_str()) {
-                true => format!("{}= is not carried over: it is not a time of the clock", setting.key),
-                false => format!("{}= is not carried over", setting.key),
+            let why = match setting.key.as_str() {
+                "AccuracySec" => ": a job starts at its time, or as much later as `jitter` says",
+                "FixedRandomDelay" => ": `jitter` is the same on every machine, and another one for each slot",
+                key if monotonic.contains(&key) => ": it is not a time of the clock",
+                _ => "",
             };
-            tables.notice(&setting.place, &what);
+            tables.notice(&setting.place, &format!("{}= is not carried over{why}", setting.key));
         }
     }
     for setting in ["Unit", "Service", "Install"].iter().flat_map(|section| service.section(section)).filter(is_left) {
@@ -147,6 +146,15 @@ fn command(service: &Unit, path: &Path, tables: &mut Tables) -> Option<Command> 
             tables.notice(&start.place, &format!("the prefix `{prefix}` of ExecStart= is not carried over"));
         }
         lines.push(words);
+    }
+    if starts.len() > 1 {
+        let what = "several ExecStart= become one line for a shell, which ends at the first that fails";
+        tables.notice(&path.display().to_string(), what);
+    }
+    let kind = service.last("Service", "Type");
+    if let Some(kind) = kind.filter(|kind| !matches!(kind.value.as_str(), "simple" | "exec" | "oneshot")) {
+        let what = format!("Type={} is not carried over: a job is over when its command ends", shown(&kind.value));
+        tables.notice(&kind.place, &what);
     }
     let has_variable = lines.iter().flatten().any(|word| word.contains('$'));
     if let ([words], false) = (&lines[..], has_variable || lines[0].iter().any(|word| word == ";")) {

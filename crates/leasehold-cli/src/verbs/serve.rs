@@ -1,0 +1,210 @@
+//! `serve`: the store over HTTP, for those who must not hold its password.
+
+use super::key::keys;
+use super::operate::by;
+use crate::args::Serve as Args;
+use crate::config::{blame_flag, duration_of};
+use crate::context::{Context, open_store};
+use crate::exit::Exit;
+use crate::metrics::{Monitor, Place, Served};
+use crate::output;
+use crate::service::ServiceManager;
+use crate::supervise::Signals;
+use async_trait::async_trait;
+use leasehold_core::measured::{Measured, Requests};
+use leasehold_core::{Error, Kind, Result, Store, Why};
+use leasehold_server::access::{KeyRing, Keys, Secret};
+use leasehold_server::exchange::Exchange;
+use leasehold_server::serve::{Exposure, Limits, OpenLimits, Opener, PathPrefix, Server, Settings, Site, TlsFiles};
+use leasehold_stores::{Namespace, StoreUrl};
+use serde_json::json;
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Between two signs of life, where nobody wants any.
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
+    let settings = context.settings()?;
+    let plan = plan(args)?;
+    // Before the store is opened: a refusal makes nothing.
+    plan.check()?;
+    let exchange = Exchange::new(settings.oidc.read()?)?;
+    let store = Stores { url: settings.store.value.clone(), requests: context.requests.clone() };
+    let keys = keys(context).await?;
+    let (ring, limits) = (KeyRing::new(keys.clone()), plan.limits.clone());
+    let site = Site::with_exchange(Arc::new(store), settings.retention(), ring, limits, exchange);
+    let server = Server::bind(&plan, site.clone()).await?;
+    let mut signals = Signals::listen_to_ending()?;
+    bootstrap(&keys, args.bootstrap_key_file.as_deref()).await?;
+    let place = Place::Store(site.coordinator(settings.store.value.namespace()).await?);
+    let monitor = Monitor::start_with(context, place, Some(Box::new(Served(site.clone())))).await?;
+    let scheme = if plan.tls.is_some() { "https" } else { "http" };
+    let prefix = plan.prefix.as_ref().map(PathPrefix::as_str).unwrap_or_default();
+    let url = format!("{scheme}://{}{prefix}", server.address());
+    context
+        .print(|| json!({ "listen": server.address().to_string(), "url": url }), || format!("listening on {url}\n"))?;
+    let mut manager = ServiceManager::from_environment();
+    manager.ready(&format!("listening on {url}"));
+    let announced = site.announce();
+    let (stop, stopped) = watch::channel(false);
+    let serving = server.serve(stopped);
+    tokio::pin!(serving);
+    let tick = manager.interval().unwrap_or(FOR_EVER);
+    loop {
+        tokio::select! {
+            () = &mut serving => {
+                announced.end().await;
+                return Ok(Exit::Done);
+            }
+            _ = signals.next_ending() => break,
+            () = tokio::time::sleep(tick) => manager.tick(|| true),
+        }
+    }
+    output::say("ending: no new connections; waiters are answered, and what is under way is finished");
+    manager.stopping("finishing requests");
+    monitor.iter().for_each(|monitor| monitor.drain());
+    let _ = stop.send(true);
+    let exit = tokio::select! {
+        () = &mut serving => Exit::Done,
+        // Asked twice: at once.
+        number = signals.next_ending() => Exit::by_signal(number),
+    };
+    announced.end().await;
+    Ok(exit)
+}
+
+fn plan(args: &Args) -> Result<Settings> {
+    let duration = |flag: &str, text: &str| -> Result<Duration> {
+        let found = duration_of(flag, Some(text))?.unwrap_or_default();
+        if found.is_zero() {
+            return Err(blame_flag(Error::invalid("duration", text, "use more than nothing, such as 500ms"), flag));
+        }
+        Ok(found)
+    };
+    let form = "use ADDRESS:PORT with an IP address, not a name, such as 127.0.0.1:7117 or [::1]:7117";
+    let pair = args.tls_cert.clone().zip(args.tls_key.clone());
+    let prefix = args.path_prefix.as_deref().map(str::parse).transpose().map_err(|e| blame_flag(e, "--path-prefix"))?;
+    Ok(Settings {
+        listen: args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?,
+        tls: pair.map(|(certificate, key)| TlsFiles { certificate, key }),
+        exposure: if args.insecure_listen { Exposure::Insecure } else { Exposure::Secure },
+        prefix,
+        limits: Limits {
+            body: args.max_body as usize,
+            head: args.max_head as usize,
+            connections: args.max_connections as usize,
+            requests: args.max_requests as usize,
+            holder_requests: args.max_holder_requests as usize,
+            rate: args.max_rate,
+            waiters: args.max_waiters as usize,
+            client: duration("--client-timeout", &args.client_timeout)?,
+            reader: duration("--write-timeout", &args.write_timeout)?,
+            idle: duration("--idle-timeout", &args.idle_timeout)?,
+            grace: duration("--grace", &args.grace)?,
+            ..Limits::default()
+        },
+    })
+}
+
+/// The store that the settings name, in each namespace.
+#[derive(Debug)]
+struct Stores {
+    url: StoreUrl,
+    requests: Requests,
+}
+
+#[async_trait]
+impl Opener for Stores {
+    async fn open(&self, namespace: &Namespace) -> Result<Arc<dyn Store>> {
+        // It was there when the server started. A new one in its place would grant what others hold.
+        if self.url.is_missing() {
+            return Err(Error::new(Kind::Unavailable, format!("the store `{}` is not there any more", self.url)));
+        }
+        let coordinator = open_store(&self.url.in_namespace(namespace.clone())).await?;
+        Ok(Arc::new(Measured::new(coordinator.store().clone(), self.requests.clone())))
+    }
+
+    fn limits(&self) -> OpenLimits {
+        if self.url.address().is_some() { OpenLimits::NETWORK } else { OpenLimits::FILES }
+    }
+}
+
+/// Makes the first key if there is none, and shows it once. One that cannot be shown to anybody is ended.
+async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
+    if !keys.is_empty().await? {
+        return Ok(());
+    }
+    let reserved = file.map(Reserved::make).transpose()?;
+    let Some((secret, record)) = keys.bootstrap(by(None)?).await? else { return Ok(()) };
+    let shown = match reserved {
+        Some(file) => file.keep(&secret),
+        // Not by the log, which may be turned off, or collected where others read it.
+        None => writeln!(
+            std::io::stderr(),
+            "leasehold: made the first key, which may do everything. It is not shown again; keep it, make others with \
+             `leasehold key create`, then `leasehold key revoke {} --why 'no longer needed'`:\n\n    {}\n",
+            record.id,
+            secret.reveal()
+        ),
+    };
+    match (shown, file) {
+        (Ok(()), Some(path)) => {
+            let place = path.display();
+            output::say(&format!("made the first key, {}, which may do everything: it is in {place}", record.id));
+            Ok(())
+        }
+        (Ok(()), None) => Ok(()),
+        (Err(error), _) => {
+            let revoked = keys.revoke(&record.id, &by(None)?, &Why::new("it could not be shown to anybody")?).await;
+            let now = if revoked.is_ok() { "is revoked" } else { "must be revoked" };
+            let id = &record.id;
+            let message =
+                format!("the first key, {id}, cannot be written, and {now}; make another with `leasehold key create`");
+            Err(Error::new(Kind::Unavailable, message).with_source(error))
+        }
+    }
+}
+
+/// A file with room for a key. It is made before the key is: then what keeps it from being written leaves no key behind.
+struct Reserved<'a> {
+    path: &'a Path,
+    file: File,
+    is_kept: bool,
+}
+
+impl<'a> Reserved<'a> {
+    fn make(path: &'a Path) -> Result<Self> {
+        let cannot = |e: std::io::Error| {
+            let why = if e.kind() == std::io::ErrorKind::AlreadyExists { "; it must be a new one" } else { "" };
+            let message = format!("cannot write the first key to {}{why}; none was made", path.display());
+            Error::new(Kind::Unavailable, message).with_source(e)
+        };
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(cannot)?;
+        let mut reserved = Reserved { path, file, is_kept: false };
+        let room = writeln!(reserved.file, "{:72}", "");
+        room.and_then(|()| reserved.file.sync_all()).map_err(cannot)?;
+        Ok(reserved)
+    }
+
+    fn keep(mut self, secret: &Secret) -> std::io::Result<()> {
+        self.file.seek(SeekFrom::Start(0))?;
+        writeln!(self.file, "{}", secret.reveal())?;
+        self.file.sync_all()?;
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}

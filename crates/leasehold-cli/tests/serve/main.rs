@@ -1,0 +1,14 @@
+//! `leasehold serve` and `leasehold key`: the real binary, real connections, real certificates.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod examples;
+mod exchange;
+mod keys;
+mod limits;
+mod listening;
+mod rig;
+mod tls;
+mod trigger;

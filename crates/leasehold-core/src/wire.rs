@@ -1,0 +1,381 @@
+//! What a client and a server say to each other about records.
+//!
+//! Promise: a client asks for verbs, and never sends a record of a lease, an item or a fence: [`Change::verb`] has everything
+//! that it can ask for. Both sides name the [`PROTOCOL`] that they speak: a server in [`About`], a client in a [`header`](SPEAKS).
+//! A server refuses what it does not know, instead of carrying out half of it; a client ignores what it does not know in an
+//! answer. Non-promise: this is between our own client
+//! and server. Others use the API in docs/api.md.
+
+use crate::epoch::Epoch;
+use crate::error::{Error, Kind, Result};
+use crate::item::name::Priority;
+use crate::item::payload::Payload;
+use crate::item::protocol::Request as ItemRequest;
+use crate::item::record::{Attempts, Item};
+use crate::lease::protocol::Request as LeaseRequest;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::Lineage;
+use crate::store::{self, Capabilities, Class, ClockSource, Next, Reach, Revision, Swap, Watching};
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The version of this protocol. The other side must speak it too.
+pub const PROTOCOL: u32 = 1;
+/// The header in which a client names it. Without it, a client speaks version 1.
+pub const SPEAKS: &str = "leasehold-protocol";
+/// What is wrong if one side speaks another version, with what to do; none if they are the same.
+pub fn disagreement(client: u32, server: u32) -> Option<String> {
+    let older = match client.cmp(&server) {
+        std::cmp::Ordering::Equal => return None,
+        std::cmp::Ordering::Less => "the client is older: update it",
+        std::cmp::Ordering::Greater => "the server is older: update it",
+    };
+    Some(format!("the client speaks protocol {client}, and the server {server}; {older}"))
+}
+
+/// How often a server gives a sign of life to a client that watches.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// What it sends as a hint, and as a sign of life.
+pub const HINT: &[u8] = b"h";
+/// See [`HINT`].
+pub const ALIVE: &[u8] = b".";
+
+/// What a server says of itself and of the store behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The protocol that it speaks.
+    pub protocol: u32,
+    /// The store behind it, such as `postgres`.
+    pub store: String,
+    /// `A` or `B`.
+    pub class: StoreClass,
+    /// How far a store time may be from the true one.
+    pub grain_ms: u64,
+    /// Whether that store has a clock of its own.
+    pub has_clock: bool,
+    /// Whether it can push hints.
+    pub hints: bool,
+    /// Whether an item and its place in line are one step there.
+    pub writes_along: bool,
+    /// What makes an answer durable there.
+    pub durability: String,
+}
+
+/// [`Class`], as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "see Class")]
+pub enum StoreClass {
+    A,
+    B,
+}
+
+impl From<StoreClass> for Class {
+    fn from(class: StoreClass) -> Self {
+        match class {
+            StoreClass::A => Class::A,
+            StoreClass::B => Class::B,
+        }
+    }
+}
+
+impl From<Class> for StoreClass {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::A => StoreClass::A,
+            Class::B => StoreClass::B,
+        }
+    }
+}
+
+impl From<Capabilities> for About {
+    fn from(store: Capabilities) -> Self {
+        About {
+            protocol: PROTOCOL,
+            store: store.name.to_owned(),
+            class: store.class.into(),
+            grain_ms: u64::try_from(store.clock.grain().as_millis()).unwrap_or(u64::MAX),
+            has_clock: matches!(store.clock, ClockSource::Store { .. }),
+            hints: store.watch == Watching::Hints,
+            writes_along: store.writes_along,
+            durability: store.durability.to_owned(),
+        }
+    }
+}
+
+impl About {
+    /// What the client of such a server can do.
+    pub fn capabilities(&self) -> Capabilities {
+        let grain = Duration::from_millis(self.grain_ms.max(1));
+        Capabilities {
+            name: "leasehold",
+            class: self.class.into(),
+            clock: if self.has_clock { ClockSource::Store { grain } } else { ClockSource::Local { margin: grain } },
+            reach: Reach::Network,
+            // The server itself hints where its store cannot: by what passes through it.
+            watch: Watching::Hints,
+            writes_along: self.writes_along,
+            by_verbs: true,
+            durability: "what the server's own store promises; `leasehold doctor` on that store tells",
+        }
+    }
+}
+
+/// Which record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Its shelf.
+    pub shelf: Shelf,
+    /// Its name there.
+    pub name: LeaseName,
+}
+
+impl From<&Key> for Record {
+    fn from(key: &Key) -> Self {
+        Record { shelf: key.shelf, name: key.name.clone() }
+    }
+}
+
+impl Record {
+    /// Its key.
+    pub fn key(&self) -> Key {
+        Key::new(self.shelf, &self.name)
+    }
+}
+
+/// A stored value. Every record of ours is text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// The record, header line included.
+    pub text: String,
+    /// Its tag.
+    pub revision: String,
+}
+
+impl Value {
+    /// A value as a store gave it.
+    pub fn of(value: store::Versioned, what: &Key) -> Result<Self> {
+        let text = String::from_utf8(value.bytes)
+            .map_err(|e| Error::new(Kind::Corrupt, format!("record `{what}` is not text")).with_source(e))?;
+        Ok(Value { text, revision: value.revision.0 })
+    }
+
+    /// The same, as a store would give it.
+    pub fn versioned(self) -> store::Versioned {
+        store::Versioned { bytes: self.text.into_bytes(), revision: Revision(self.revision) }
+    }
+}
+
+/// The answer to a read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The value, if there is one.
+    pub value: Option<Value>,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+/// The part of a shelf to list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listing {
+    /// The shelf.
+    pub shelf: Shelf,
+    /// It begins just after this name.
+    pub after: Option<LeaseName>,
+    /// It continues there, instead: see [`Page::continued_from`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continued_from: Option<String>,
+    /// How many entries to skip first.
+    pub skip: usize,
+    /// How many to return at most.
+    pub limit: usize,
+}
+
+/// The answer to a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// Names and values, in the order of names.
+    pub entries: Vec<(LeaseName, Value)>,
+    /// Whether there may be more.
+    pub more: bool,
+    /// Where to continue, if there is more: entries after the last one may have been left out, because the key is not for them.
+    /// It is sealed, because their names are not for it either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continued_from: Option<String>,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+/// A change that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The record.
+    pub record: Record,
+    /// The revision that it must have; none if it must not be there.
+    pub expected: Option<String>,
+    /// What is asked for.
+    pub verb: Verb,
+}
+
+/// What can be asked for. See [`store::Verb`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[allow(missing_docs, reason = "see store::Verb")]
+pub enum Verb {
+    Lease(LeaseRequest),
+    Item(Box<ItemRequest>),
+    Add(Box<Addition>),
+    TakeBack,
+    Purge,
+    Confirm,
+    Document { text: String },
+}
+
+impl Verb {
+    /// Whether it keeps or ends what somebody was granted.
+    pub fn needs_a_claim(&self) -> bool {
+        match self {
+            Verb::Lease(request) => request.needs_a_claim(),
+            Verb::Item(request) => request.needs_a_claim(),
+            _ => false,
+        }
+    }
+}
+
+/// The longest delay of an item, and the longest backoff.
+pub const MOST_DELAY: Duration = Duration::from_secs(366 * 86_400);
+
+/// A new item, as a client describes it: the server makes the record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Addition {
+    /// Of its line of epochs.
+    pub lineage: Lineage,
+    /// What it carries.
+    pub payload: Payload,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How often it is tried.
+    pub attempts: Attempts,
+    /// How long it waits before it may be claimed.
+    pub delay_ms: u64,
+}
+
+impl Addition {
+    /// What a client wants to add.
+    pub fn of(item: &Item) -> Self {
+        let delay = item.due.map_or(Duration::ZERO, |due| due.saturating_since(item.added));
+        Addition {
+            lineage: item.lineage,
+            payload: item.payload.clone(),
+            priority: item.priority,
+            attempts: item.attempts,
+            delay_ms: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Refuses what no server can keep.
+    pub fn check(&self) -> Result<()> {
+        let longest = u64::try_from(MOST_DELAY.as_millis()).unwrap_or(u64::MAX);
+        if self.attempts.most == 0 {
+            return Err(Error::invalid("attempts", "0", "an item is tried once at least"));
+        }
+        if self.delay_ms > longest || self.attempts.backoff_ms > longest {
+            return Err(Error::invalid(
+                "delay",
+                format!("{} ms", self.delay_ms),
+                "it is a year at most, and so is a backoff",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The record that a server makes of it at this time of its store.
+    pub fn item(self, now: Timestamp) -> Item {
+        let due = (self.delay_ms > 0).then(|| now.plus(Duration::from_millis(self.delay_ms)));
+        Item::new(self.lineage, self.payload, self.priority, self.attempts, now, due)
+    }
+}
+
+impl Change {
+    /// What to ask a server for. Refused if it is a change that only those who have the store can make.
+    pub fn of(change: &store::Change<'_>) -> Result<Self> {
+        let verb = match (change.verb, change.next) {
+            (store::Verb::Lease(request), _) => Verb::Lease(request.clone()),
+            (store::Verb::Item(request), _) => Verb::Item(Box::new(request.clone())),
+            (store::Verb::Add(item), _) => Verb::Add(Box::new(Addition::of(item))),
+            (store::Verb::TakeBack, _) => Verb::TakeBack,
+            (store::Verb::Purge, _) => Verb::Purge,
+            (store::Verb::Confirm, _) => Verb::Confirm,
+            (store::Verb::Document, Next::Put(bytes)) => {
+                let text = std::str::from_utf8(bytes)
+                    .map_err(|e| Error::new(Kind::Invalid, "a document is text").with_source(e))?;
+                Verb::Document { text: text.to_owned() }
+            }
+            (store::Verb::Document, Next::Erase) | (store::Verb::Direct, _) => return Err(direct(change.key)),
+        };
+        Ok(Change { record: change.key.into(), expected: change.expected.map(|revision| revision.0.clone()), verb })
+    }
+}
+
+/// The refusal of what a client may not do.
+pub fn direct(key: &Key) -> Error {
+    let message = format!(
+        "`{key}` cannot be changed through a server; run this where the store itself can be opened, with its own URL"
+    );
+    Error::new(Kind::Unsupported, message)
+}
+
+/// The answer to a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The new revision and the store's time; none if the record did not have the expected revision, or if the request would be
+    /// refused: reading the record tells.
+    pub done: Option<Done>,
+}
+
+/// See [`Changed`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "see Swap::Done")]
+pub struct Done {
+    pub revision: String,
+    pub now: Timestamp,
+}
+
+impl From<Changed> for Swap {
+    fn from(changed: Changed) -> Self {
+        changed.done.map_or(Swap::Mismatch, |done| Swap::Done { revision: Revision(done.revision), now: done.now })
+    }
+}
+
+impl From<Option<Swap>> for Changed {
+    fn from(swap: Option<Swap>) -> Self {
+        let done = match swap {
+            Some(Swap::Done { revision, now }) => Some(Done { revision: revision.0, now }),
+            Some(Swap::Mismatch) | None => None,
+        };
+        Changed { done }
+    }
+}
+
+/// An error, as a server tells it (`application/problem+json`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong, in a few words that do not change.
+    pub title: String,
+    /// The status code once more.
+    pub status: u16,
+    /// What happened, why, and what to do.
+    pub detail: String,
+    /// Our kind of error, which says what to do next.
+    pub kind: String,
+    /// The epoch that the request held, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_epoch: Option<Epoch>,
+    /// The epoch that was found instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_epoch: Option<Epoch>,
+}

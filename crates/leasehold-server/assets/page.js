@@ -1,0 +1,230 @@
+// Keeps a page current: a hint from the server, the same address again, and the marked parts in place of the old ones.
+// Without this module every page is complete as it is.
+import { Idiomorph } from "./idiomorph.esm.js";
+
+const body = document.body;
+const namespace = body.dataset.namespace;
+const live = document.getElementById("live");
+const pause = document.getElementById("pause");
+
+// ---- times: relative, and in the viewer's own zone ----
+
+const units = [["d", 86400000], ["h", 3600000], ["m", 60000], ["s", 1000]];
+// How far the store's clock is ahead of this machine's, so that "12s ago" is by the store's.
+let ahead = 0;
+
+function readClock(root) {
+  const now = root.querySelector("[data-now]")?.dataset.now;
+  if (now) ahead = Number(now) - Date.now();
+}
+
+function brief(ms) {
+  const first = units.findIndex(([, size]) => ms >= size);
+  if (first < 0) return `${Math.max(0, Math.round(ms))}ms`;
+  const [name, size] = units[first];
+  const whole = Math.floor(ms / size);
+  const next = units[first + 1];
+  const rest = next ? Math.floor((ms % size) / next[1]) : 0;
+  return rest > 0 && whole < 10 ? `${whole}${name} ${rest}${next[0]}` : `${whole}${name}`;
+}
+
+function relative(at, now) {
+  if (at > now) return at - now < 1000 ? "now" : `in ${brief(at - now)}`;
+  return now - at < 1000 ? "just now" : `${brief(now - at)} ago`;
+}
+
+const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+
+function tellTimes() {
+  const now = Date.now() + ahead;
+  for (const time of document.querySelectorAll("time[data-at]")) {
+    const at = Number(time.dataset.at);
+    const exact = zone.format(new Date(at));
+    const text = "exact" in time.dataset ? exact : relative(at, now);
+    if (time.textContent !== text) time.textContent = text;
+    if (time.title !== exact) time.title = exact;
+  }
+}
+
+// ---- the same address again ----
+
+// The server says how often at most.
+let floor = 2000;
+let asked = 0;
+let waiting = null;
+let isPaused = sessionStorage.getItem("leasehold-paused") === "yes";
+
+function swap(next) {
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const other = next.getElementById(part.id);
+    if (!other) {
+      part.replaceChildren();
+      continue;
+    }
+    Idiomorph.morph(part, other, {
+      morphStyle: "outerHTML",
+      ignoreActiveValue: true,
+      callbacks: {
+        // What somebody has opened stays as they saw it: an order is given on the epoch that its form was opened with.
+        beforeNodeMorphed: (old) => !(old instanceof HTMLDetailsElement && old.open && old.classList.contains("order")),
+        beforeNodeRemoved: (old) => !(old instanceof HTMLDetailsElement && old.open && old.classList.contains("order")),
+        beforeAttributeUpdated: (name, node) => !(name === "open" && node instanceof HTMLDetailsElement),
+        afterNodeMorphed: (old, now) => {
+          if (old instanceof HTMLTableRowElement && now.dataset?.rev !== undefined && old.dataset.seen !== now.dataset.rev) {
+            if (old.dataset.seen !== undefined) {
+              old.classList.remove("flash");
+              void old.offsetWidth;
+              old.classList.add("flash");
+            }
+            old.dataset.seen = now.dataset.rev;
+          }
+        },
+      },
+    });
+  }
+}
+
+async function refresh(address = location.href) {
+  asked = Date.now();
+  const response = await fetch(address, { headers: { accept: "text/html" }, cache: "no-store" });
+  if (response.redirected || response.status === 401) {
+    // Signed out, here or by whoever revoked the key.
+    location.reload();
+    return;
+  }
+  if (!response.ok) throw new Error(`status ${response.status}`);
+  const next = new DOMParser().parseFromString(await response.text(), "text/html");
+  swap(next);
+  readClock(document);
+  tellTimes();
+}
+
+// As soon as the floor allows, and once for all hints until then.
+function refreshSoon() {
+  if (waiting !== null || isPaused || document.hidden) return;
+  const wait = Math.max(0, asked + floor - Date.now());
+  waiting = setTimeout(async () => {
+    try {
+      await refresh();
+      say("on");
+    } catch {
+      say("off");
+    } finally {
+      waiting = null;
+    }
+  }, wait);
+}
+
+function say(state) {
+  if (!live) return;
+  const words = { on: "Live", paused: "Paused", off: "Not connected" };
+  live.hidden = false;
+  live.dataset.state = state;
+  if (live.textContent !== words[state]) live.textContent = words[state];
+}
+
+// ---- one stream for all tabs of a browser ----
+
+// A browser allows six connections of HTTP/1.1 to a server. So one tab, the one with the lock, has the stream and tells the
+// others. A hidden tab has none, and gives the lock back.
+let giveBack = null;
+let asking = null;
+
+function follow(channel) {
+  if (asking || isPaused || document.hidden) return;
+  asking = new AbortController();
+  const lock = `leasehold ${body.dataset.changes}`;
+  navigator.locks
+    .request(lock, { signal: asking.signal }, () => new Promise((release) => {
+      const stream = new EventSource(body.dataset.changes);
+      giveBack = () => {
+        stream.close();
+        release();
+      };
+      stream.addEventListener("floor", (event) => {
+        floor = Number(event.data) || floor;
+        say("on");
+        channel.postMessage({ floor });
+        refreshSoon();
+      });
+      stream.addEventListener("changed", () => {
+        channel.postMessage({ changed: true });
+        refreshSoon();
+      });
+      stream.addEventListener("error", () => say("off"));
+    }))
+    .catch(() => {});
+}
+
+function leave() {
+  asking?.abort();
+  asking = null;
+  giveBack?.();
+  giveBack = null;
+}
+
+function begin() {
+  pause.hidden = false;
+  const channel = new BroadcastChannel(`leasehold ${body.dataset.changes}`);
+  channel.addEventListener("message", ({ data }) => {
+    if (data.floor) floor = data.floor;
+    if (data.changed) refreshSoon();
+  });
+  const adjust = () => {
+    pause.textContent = isPaused ? "Resume" : "Pause";
+    if (isPaused) say("paused");
+    if (isPaused || document.hidden) {
+      leave();
+    } else {
+      say("on");
+      follow(channel);
+      if (Date.now() - asked > floor) refreshSoon();
+    }
+  };
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    sessionStorage.setItem("leasehold-paused", isPaused ? "yes" : "no");
+    adjust();
+  });
+  document.addEventListener("visibilitychange", adjust);
+  addEventListener("pagehide", leave);
+  asked = Date.now();
+  adjust();
+}
+
+// ---- type to filter ----
+
+function filterAsTyped() {
+  const form = document.getElementById("filter");
+  const field = document.getElementById("q");
+  if (!form || !field) return;
+  form.querySelector("button").hidden = true;
+  let later = null;
+  const search = () => {
+    const address = new URL(form.action);
+    for (const [name, value] of new FormData(form)) if (value) address.searchParams.set(name, value);
+    if (address.href === location.href) return;
+    history.replaceState(null, "", address);
+    refresh().catch(() => say("off"));
+  };
+  field.addEventListener("input", () => {
+    clearTimeout(later);
+    later = setTimeout(search, 200);
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    clearTimeout(later);
+    search();
+  });
+}
+
+for (const row of document.querySelectorAll("tr[data-rev]")) row.dataset.seen = row.dataset.rev;
+readClock(document);
+tellTimes();
+setInterval(() => document.hidden || tellTimes(), 1000);
+if (namespace) {
+  filterAsTyped();
+  // Without a secure context there are no locks between tabs: then the page stays as it is.
+  // A form that asks to confirm what was counted stays as it is too.
+  if (navigator.locks && pause && document.querySelector("[data-live]")) begin();
+}

@@ -1,0 +1,138 @@
+//! A request to the API: who asks, where, about what, and which attempt at what it is.
+
+use super::idempotency::Idempotency;
+use crate::access::{Caller, Verb};
+use crate::serve::{Problem, Site, bearer};
+use axum::extract::{FromRequestParts, Path};
+use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Coordinator, HolderId, Label, LeaseName, Nonce, Who};
+use leasehold_stores::Namespace;
+use leasehold_work::queue::{ItemId, Queue, QueueName};
+use std::collections::HashMap;
+use std::time::Duration;
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// What every handler knows of its request. Its namespace is one that the caller's key is for.
+#[derive(Debug)]
+pub struct Asked {
+    pub site: Site,
+    pub namespace: Namespace,
+    pub caller: Caller,
+    /// Which request this is an attempt at, if it says so.
+    pub attempt: Option<Idempotency>,
+    /// When it was here: not before its client sent it.
+    pub received: Moment,
+    path: HashMap<String, String>,
+}
+
+impl FromRequestParts<Site> for Asked {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, Problem> {
+        let received = SystemClock.now();
+        let caller = Caller::from_request_parts(parts, site).await?;
+        let Path(path): Path<HashMap<String, String>> = Path::from_request_parts(parts, site)
+            .await
+            .map_err(|_| Problem::invalid("the path is not valid UTF-8 once its escapes are resolved"))?;
+        let namespace = Namespace::new(path.get("namespace").map(String::as_str).unwrap_or_default())?;
+        caller.enters(&namespace)?;
+        let attempt = attempt(&parts.headers)?.map(|key| {
+            // Its bearer's own secret is in it, so that nobody else can tell what it stands for.
+            let secret = bearer(&parts.headers).ok().flatten().unwrap_or(caller.key.as_str());
+            Idempotency::new(&[secret, namespace.as_str(), parts.method.as_str(), parts.uri.path(), key])
+        });
+        Ok(Asked { site: site.clone(), namespace, caller, attempt, received, path })
+    }
+}
+
+fn attempt(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| (1..=200).contains(&text.len()));
+    match text.filter(|text| text.bytes().all(|b| b.is_ascii_graphic())).filter(|_| values.next().is_none()) {
+        Some(text) => Ok(Some(text)),
+        None => {
+            let detail =
+                "the header `Idempotency-Key` has 1 to 200 printable ASCII characters without spaces, and comes once";
+            Err(Problem::invalid(detail).with("field", "Idempotency-Key"))
+        }
+    }
+}
+
+impl Asked {
+    fn part(&self, name: &str) -> &str {
+        self.path.get(name).map(String::as_str).unwrap_or_default()
+    }
+
+    /// The lease, job or resource in the path, if the caller may do this to it.
+    pub fn name(&self, verb: Verb) -> Result<LeaseName, Problem> {
+        // No name has a `~`, and some proxies do not let an escaped `/` pass.
+        let name = LeaseName::new(self.part("name").replace('~', "/"))?;
+        self.caller.may(verb, &self.namespace, Some(name.as_str()))?;
+        Ok(name)
+    }
+
+    /// That the caller may look at something here: an answer is then filtered by name.
+    pub fn lists(&self) -> Result<(), Problem> {
+        match self.caller.scope().verbs.has(Verb::Read) {
+            true => Ok(()),
+            // Says what the key lacks.
+            false => Ok(self.caller.may(Verb::Read, &self.namespace, None)?),
+        }
+    }
+
+    /// The name of the queue in the path, if the caller may do this to it.
+    pub fn queue_name(&self, verb: Verb) -> Result<QueueName, Problem> {
+        let name: QueueName = self.part("queue").parse()?;
+        self.caller.may(verb, &self.namespace, Some(name.as_str()))?;
+        Ok(name)
+    }
+
+    /// The queue in the path, if the caller may do this to it.
+    pub async fn queue(&self, verb: Verb) -> Result<Queue, Problem> {
+        let name = self.queue_name(verb)?;
+        let coordinator = self.coordinator().await?;
+        Ok(Queue::with_clock(coordinator.store().clone(), name, coordinator.clock().clone()))
+    }
+
+    /// The item in the path.
+    pub fn item(&self) -> Result<ItemId, Problem> {
+        Ok(self.part("id").parse()?)
+    }
+
+    /// The coordinator of the namespace. To be asked for once it is known that the caller may do something there.
+    pub async fn coordinator(&self) -> Result<Coordinator, Problem> {
+        // Who keeps a grant is not here.
+        Ok(self.site.coordinator(&self.namespace).await?)
+    }
+
+    /// The same for whoever keeps or ends what it was granted.
+    pub async fn coordinator_of_holder(&self) -> Result<Coordinator, Problem> {
+        Ok(self.site.coordinator_of_holder(&self.namespace).await?)
+    }
+
+    /// What its grant is known by: the same for each attempt.
+    pub fn nonce(&self) -> Nonce {
+        self.attempt.as_ref().map_or_else(Nonce::random, Idempotency::nonce)
+    }
+
+    /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
+    pub fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
+        let label = label.unwrap_or_else(|| self.caller.label.clone());
+        HolderId { host: format!("key-{}", self.caller.key), pid: 0, nonce, label }
+    }
+
+    /// The operator, as histories name it.
+    pub fn who(&self) -> Who {
+        let id = &self.caller.key;
+        Who::lossy(&format!("{} (key {id})", self.caller.label), id.as_str())
+    }
+
+    /// For how long after it sent this request the client may trust a grant that is trusted until then.
+    pub fn trust(&self, until: Moment) -> Duration {
+        until.saturating_since(self.received)
+    }
+}

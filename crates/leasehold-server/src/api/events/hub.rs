@@ -1,0 +1,218 @@
+//! One task for each namespace that somebody listens to: it goes through the records and tells all listeners what happened.
+//!
+//! Promise: what happened is told once by a hub, by its time in the record. A write may be visible a while after its own time,
+//! so each pass looks back by [`OVERLAP`] and leaves out what it has told. It reads a bounded number of records a second.
+
+use super::EventData;
+use super::told::{Span, Told, of_job, of_lease};
+use crate::api::cursor;
+use leasehold_core::store::Range;
+use leasehold_core::{Coordinator, LeaseName, LeaseVerbs, Result, Revision, Shelf, Timestamp};
+use leasehold_stores::Namespace;
+use leasehold_work::schedule::JobVerbs;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
+
+/// How long after its own time a write is surely visible.
+pub const OVERLAP: Duration = Duration::from_secs(30);
+/// How long a pass pauses after its end, and between two pages.
+const PAUSE: Duration = Duration::from_secs(1);
+const BREATH: Duration = Duration::from_millis(50);
+const PAGE: usize = 500;
+/// How many records are gone through for one client that comes back.
+const MOST_READ: usize = 50_000;
+/// How many batches a slow client may be behind.
+const BACKLOG: usize = 256;
+
+/// What one pass found.
+#[derive(Debug)]
+pub struct Batch {
+    /// Everything up to this time was told by now.
+    pub through: Timestamp,
+    pub events: Vec<EventData>,
+}
+
+/// The hubs of a server.
+#[derive(Debug, Clone, Default)]
+pub struct Hubs(Arc<Mutex<HashMap<Namespace, Weak<Hub>>>>);
+
+impl Hubs {
+    /// The hub of a namespace. It runs while somebody has it, and a new one tells what happens from this time on.
+    pub fn hub(&self, namespace: &Namespace, coordinator: Coordinator, from: Timestamp) -> Arc<Hub> {
+        let mut hubs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hubs.retain(|_, hub| hub.strong_count() > 0);
+        if let Some(hub) = hubs.get(namespace).and_then(Weak::upgrade) {
+            return hub;
+        }
+        let sender = broadcast::Sender::new(BACKLOG);
+        let task = tokio::spawn(follow(coordinator.clone(), sender.clone(), from));
+        let hub = Arc::new(Hub { coordinator, sender, task });
+        hubs.insert(namespace.clone(), Arc::downgrade(&hub));
+        hub
+    }
+}
+
+/// What goes through the records of one namespace.
+#[derive(Debug)]
+pub struct Hub {
+    coordinator: Coordinator,
+    sender: broadcast::Sender<Arc<Batch>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Hub {
+    pub fn listen(&self) -> broadcast::Receiver<Arc<Batch>> {
+        self.sender.subscribe()
+    }
+
+    /// The store's time.
+    pub async fn now(&self) -> Result<Timestamp> {
+        LeaseVerbs::now(&self.coordinator).await
+    }
+
+    /// What happened since to names like this pattern, for one client that comes back.
+    pub async fn since(&self, last: Timestamp, pattern: &str) -> Result<Told> {
+        let prefix = cursor::prefix(pattern);
+        let after = Timestamp::from_millis(last.as_millis().saturating_sub(OVERLAP.as_millis() as u64));
+        let mut pass = Pass { after, found: Vec::new() };
+        let (mut read, mut start) = (0, cursor::before(prefix));
+        loop {
+            let page = self.coordinator.list(start.as_ref(), PAGE).await?;
+            read += page.entries.len();
+            start = page.entries.last().map(|(name, _)| name.clone());
+            let is_last = !page.more || start.as_ref().is_none_or(|name| is_past(name, prefix));
+            pass.take_leases(page);
+            if is_last {
+                break;
+            }
+            if read >= MOST_READ {
+                return Ok(Told::TooMuch);
+            }
+        }
+        pass.jobs(&self.coordinator).await?;
+        let now = self.now().await?;
+        let (queues, _) = queues(&self.coordinator).await?;
+        pass.found.extend(queues.into_keys().map(|name| queue_event(&name, now)));
+        pass.found.sort_by_key(|event| event.at_ms);
+        Ok(Told::All(pass.found))
+    }
+}
+
+fn is_past(name: &LeaseName, prefix: &str) -> bool {
+    !name.as_str().starts_with(prefix) && name.as_str() > prefix
+}
+
+/// One time through the records.
+struct Pass {
+    after: Timestamp,
+    found: Vec<EventData>,
+}
+
+impl Pass {
+    fn take_leases(&mut self, page: leasehold_core::Listing) {
+        for (name, seen) in page.entries {
+            // A damaged record is told by those who look at it.
+            let Ok(seen) = seen else { continue };
+            let span = Span { after: self.after, until: seen.now };
+            of_lease(&name, &seen.record, span, &mut self.found);
+        }
+    }
+
+    async fn jobs(&mut self, coordinator: &Coordinator) -> Result<()> {
+        let mut after: Option<LeaseName> = None;
+        let span = Span { after: self.after, until: Timestamp::from_millis(u64::MAX) };
+        loop {
+            let (listed, more) = coordinator.list_journals(after.as_ref(), PAGE).await?;
+            after = listed.last().map(|(name, _)| name.clone());
+            for (name, journal) in listed {
+                if let Ok(journal) = journal {
+                    of_job(&name, &journal, span, &mut self.found);
+                }
+            }
+            if !more || after.is_none() {
+                return Ok(());
+            }
+            tokio::time::sleep(BREATH).await;
+        }
+    }
+}
+
+fn queue_event(name: &LeaseName, at: Timestamp) -> EventData {
+    let (name, at_ms) = (Some(name.to_string()), at.as_millis());
+    EventData { what: "queue", name, epoch: None, at_ms, holder: None, by: None, why: None, slot_ms: None }
+}
+
+/// The queues, each with the revision of the record that is written when work comes; and the store's time.
+async fn queues(coordinator: &Coordinator) -> Result<(HashMap<LeaseName, Revision>, Timestamp)> {
+    let (mut all, mut after) = (HashMap::new(), None::<LeaseName>);
+    loop {
+        let page = coordinator.store().list(Shelf::Queue, Range::new(after.as_ref(), PAGE)).await?;
+        after = page.entries.last().map(|(name, _)| name.clone());
+        all.extend(page.entries.into_iter().map(|(name, value)| (name, value.revision)));
+        if !page.more || after.is_none() {
+            return Ok((all, page.now));
+        }
+    }
+}
+
+/// Goes through the records until nobody has the hub.
+async fn follow(coordinator: Coordinator, listeners: broadcast::Sender<Arc<Batch>>, from: Timestamp) {
+    let (mut begun, mut is_first) = (from, true);
+    let mut told: HashSet<EventData> = HashSet::new();
+    let mut known: Option<HashMap<LeaseName, Revision>> = None;
+    loop {
+        // What a store that is away has missed is found by the next pass: its times are in the records.
+        if let Ok(pass) = pass(&coordinator, begun, &mut known).await {
+            let (start, events) = pass;
+            if std::mem::take(&mut is_first) {
+                // Before anybody listened.
+                told.extend(events.iter().filter(|event| event.at_ms < from.as_millis()).cloned());
+            }
+            let new: Vec<EventData> = events.into_iter().filter(|event| told.insert(event.clone())).collect();
+            let _ = listeners.send(Arc::new(Batch { through: start, events: new }));
+            let oldest = begun.as_millis().saturating_sub(2 * OVERLAP.as_millis() as u64);
+            told.retain(|event| event.at_ms >= oldest);
+            begun = start;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn pass(
+    coordinator: &Coordinator,
+    begun: Timestamp,
+    known: &mut Option<HashMap<LeaseName, Revision>>,
+) -> Result<(Timestamp, Vec<EventData>)> {
+    let start = LeaseVerbs::now(coordinator).await?;
+    let after = begun.as_millis().saturating_sub(OVERLAP.as_millis() as u64);
+    let mut pass = Pass { after: Timestamp::from_millis(after), found: Vec::new() };
+    let mut from: Option<LeaseName> = None;
+    loop {
+        let page = coordinator.list(from.as_ref(), PAGE).await?;
+        from = page.entries.last().map(|(name, _)| name.clone());
+        let is_last = !page.more || from.is_none();
+        pass.take_leases(page);
+        if is_last {
+            break;
+        }
+        tokio::time::sleep(BREATH).await;
+    }
+    pass.jobs(coordinator).await?;
+    let (queues, now) = queues(coordinator).await?;
+    if let Some(known) = known {
+        let is_new = |(name, revision): &(&LeaseName, &Revision)| known.get(*name) != Some(*revision);
+        pass.found.extend(queues.iter().filter(is_new).map(|(name, _)| queue_event(name, now)));
+    }
+    *known = Some(queues);
+    pass.found.sort_by_key(|event| event.at_ms);
+    Ok((start, pass.found))
+}

@@ -1,0 +1,247 @@
+//! What happens in a namespace, as a stream of server-sent events.
+//!
+//! Promise: an id is a time of the store's clock, in milliseconds: everything that happened up to it was sent. A client that
+//! comes back with `Last-Event-ID` is sent what happened since, from the records themselves, and some of it again: an event is
+//! known by its `what`, `name`, `epoch` and `at`. What the records no longer remember is told as `reset`: read again. A stream
+//! ends when its key counts no more, or the server ends. Non-promise: no state is kept for a stream, so events come within a
+//! second or so, and in a namespace of very many leases when it was gone through.
+
+mod hub;
+mod told;
+
+use crate::api::asked::Asked;
+use crate::api::reading::{Params, optional};
+use crate::api::values::Time;
+use crate::serve::{Problem, Site, Waiter, Waiting};
+use axum::Extension;
+use axum::http::header::{CACHE_CONTROL, HeaderMap, HeaderName};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{Stream, unfold};
+use hub::{Batch, Hub, Hubs};
+use leasehold_core::{LeaseVerbs, NamePattern, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashSet, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use told::Told;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// How long ago a stream may have ended that is resumed.
+const RESUMED: Duration = Duration::from_secs(3_600);
+/// How often a quiet stream gives a sign of life, and its id moves on.
+const ALIVE: Duration = Duration::from_secs(15);
+
+pub(super) fn routes() -> OpenApiRouter<Site> {
+    OpenApiRouter::new().routes(routes!(events)).layer(Extension(Hubs::default()))
+}
+
+/// Which events are wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Wanted {
+    /// Only of names like this: `*` stands for any characters, `?` for one.
+    name: Option<String>,
+}
+
+/// What the data of an event is. `ready`, `reset` and `end` have no name when they are about the whole stream.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, ToSchema)]
+pub struct EventData {
+    /// `acquired`, `released`, `expired`, `revoked`, `handed_off`, `advanced`, `rewound`, `paused`, `resumed`, `draining` or
+    /// `progress` of a lease; `run` of a job; `queue` of a queue to which work came; `ready`, `reset` or `end`.
+    pub what: &'static str,
+    /// The lease, job or queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The epoch that it happened under, or that it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// When it happened, in milliseconds of the store's clock.
+    pub at_ms: u64,
+    /// The holder's label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The operator's reason, why a lease was free, how a tenure ended, a marker, or why there is a `reset` or an `end`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Of a run, the slot, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot_ms: Option<u64>,
+}
+
+impl EventData {
+    fn about_the_stream(what: &'static str, at: Timestamp, why: Option<String>) -> Self {
+        let at_ms = at.as_millis();
+        EventData { what, name: None, epoch: None, at_ms, holder: None, by: None, why, slot_ms: None }
+    }
+
+    fn to_event(&self, id: Timestamp) -> Event {
+        let data = serde_json::to_string(self).unwrap_or_default();
+        Event::default().event(self.what).id(id.as_millis().to_string()).data(data)
+    }
+}
+
+/// What happens to leases, jobs and queues, as it happens: server-sent events.
+#[utoipa::path(get, path = "/v1/ns/{namespace}/events", tag = "events", params(Wanted),
+    responses((status = 200, description = "A stream.", content_type = "text/event-stream", body = EventData)))]
+pub async fn events(
+    asked: Asked,
+    Params(wanted): Params<Wanted>,
+    Extension(hubs): Extension<Hubs>,
+    waiter: Waiter,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    asked.lists()?;
+    let pattern = optional("name", wanted.name, |name| name.parse::<NamePattern>())?;
+    let last = last_event(&headers)?;
+    let coordinator = asked.coordinator().await?;
+    let now = LeaseVerbs::now(&coordinator).await?;
+    let hub = hubs.hub(&asked.namespace, coordinator, now);
+    // From here on nothing is missed, and what was before is looked for.
+    let batches = hub.listen();
+    let told = hub.now().await?;
+    let waiting = waiter.begin()?;
+    let mut stream = Streaming {
+        asked,
+        pattern,
+        hub,
+        batches,
+        waiting,
+        ready: VecDeque::new(),
+        sent: HashSet::new(),
+        told,
+        telling: told,
+    };
+    match last {
+        Some(last) => stream.resume(last).await?,
+        None => stream.ready.push_back(EventData::about_the_stream("ready", told, None)),
+    }
+    let events = Sse::new(stream.into_stream()).keep_alive(KeepAlive::new().interval(ALIVE));
+    let unbuffered = HeaderName::from_static("x-accel-buffering");
+    Ok(([(CACHE_CONTROL, "no-store"), (unbuffered, "no")], events).into_response())
+}
+
+fn last_event(headers: &HeaderMap) -> Result<Option<Timestamp>, Problem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let ms = value.to_str().ok().filter(|text| text.len() <= 16).and_then(|text| text.parse::<u64>().ok());
+    match ms {
+        Some(ms) => Ok(Some(Timestamp::from_millis(ms))),
+        None => {
+            Err(Problem::invalid("the header `Last-Event-ID` is none that a stream gave")
+                .with("field", "Last-Event-ID"))
+        }
+    }
+}
+
+/// One client's stream.
+struct Streaming {
+    asked: Asked,
+    pattern: Option<NamePattern>,
+    hub: Arc<Hub>,
+    batches: Receiver<Arc<Batch>>,
+    waiting: Waiting,
+    ready: VecDeque<EventData>,
+    /// What was sent from the records, so that the hub does not say it again.
+    sent: HashSet<EventData>,
+    /// Everything up to this time was sent.
+    told: Timestamp,
+    /// The same, once `ready` is empty.
+    telling: Timestamp,
+}
+
+impl Streaming {
+    /// Looks for what happened since.
+    async fn resume(&mut self, last: Timestamp) -> Result<(), Problem> {
+        let now = self.told;
+        let gap = now.saturating_since(last);
+        if gap > RESUMED || last > now.plus(hub::OVERLAP) {
+            let why =
+                format!("the stream ended at {}, which is too long ago to be resumed; read again", Time::from(last).at);
+            self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
+            return Ok(());
+        }
+        let prefix = self.pattern.as_ref().map(ToString::to_string).unwrap_or_default();
+        match self.hub.since(last, &prefix).await? {
+            Told::All(events) => {
+                for event in events {
+                    self.sent.insert(event.clone());
+                    self.take(&event);
+                }
+                if !self.ready.is_empty() {
+                    (self.told, self.telling) = (last, now);
+                }
+            }
+            Told::TooMuch => {
+                let why = "the namespace has too many leases to look for what happened since; read again".to_owned();
+                self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: &EventData) {
+        let Some(name) = &event.name else { return };
+        let is_wanted = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
+        if is_wanted && self.asked.caller.sees(&self.asked.namespace, name) {
+            self.ready.push_back(event.clone());
+        }
+    }
+
+    fn into_stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        unfold(Some(self), |stream| async move {
+            let mut stream = stream?;
+            loop {
+                if let Some(event) = stream.ready.pop_front() {
+                    // A client that is cut off in between comes back for the rest.
+                    if stream.ready.is_empty() {
+                        stream.told = stream.told.max(stream.telling);
+                    }
+                    return Some((Ok(event.to_event(stream.told)), Some(stream)));
+                }
+                tokio::select! {
+                    batch = stream.batches.recv() => match batch {
+                        Ok(batch) => {
+                            let is_quiet = !stream.hear(&batch);
+                            if is_quiet && batch.through.saturating_since(stream.told) >= ALIVE {
+                                stream.told = batch.through;
+                                // Without data nothing is dispatched, and the id moves on.
+                                let id = Event::default().id(stream.told.as_millis().to_string());
+                                return Some((Ok(id), Some(stream)));
+                            }
+                        }
+                        Err(RecvError::Lagged(_)) => {
+                            let why = "the client reads too slowly; read again".to_owned();
+                            stream.ready.push_back(EventData::about_the_stream("reset", stream.told, Some(why)));
+                        }
+                        Err(RecvError::Closed) => return None,
+                    },
+                    problem = stream.waiting.over() => {
+                        let why = problem.to_json()["kind"].as_str().map(str::to_owned);
+                        let end = EventData::about_the_stream("end", stream.told, why);
+                        return Some((Ok(end.to_event(stream.told)), None));
+                    }
+                }
+            }
+        })
+    }
+
+    /// Takes in what the hub found; says whether there was anything to send.
+    fn hear(&mut self, batch: &Batch) -> bool {
+        for event in &batch.events {
+            if !self.sent.remove(event) {
+                self.take(event);
+            }
+        }
+        self.telling = batch.through;
+        !self.ready.is_empty()
+    }
+}

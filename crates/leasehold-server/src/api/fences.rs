@@ -1,0 +1,172 @@
+//! Fences for targets that keep none of their own: the number is kept in the store, and checked here.
+//!
+//! Promise: once a resource was sealed at or admitted an epoch, no older one is admitted; only tokens that the store itself
+//! granted count. Non-promise: to be admitted and then to write is two steps. Between them a newer holder may be admitted and
+//! write, and the older write lands after it. It is atomic only where the target keeps the number itself and checks it in the
+//! write.
+
+use super::asked::Asked;
+use super::reading::{read, token};
+use super::values::Time;
+use crate::access::Verb;
+use crate::serve::{Problem, Site};
+use axum::Json;
+use axum::body::Bytes;
+use leasehold_core::guard::{self, HighWater, Policy, Rejection};
+use leasehold_core::{Error, Kind, LeaseName, Resolver, Token};
+use leasehold_guards::stored::{FenceDocument, FenceRecord, named};
+use leasehold_work::Tokens;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// What the records of these fences are below, apart from those of proxies and gates.
+const FOLDER: &str = "api";
+/// How often a fence that others move at the same time is tried.
+const ATTEMPTS: usize = 16;
+
+pub(super) fn routes() -> OpenApiRouter<Site> {
+    OpenApiRouter::new().routes(routes!(high_water)).routes(routes!(seal)).routes(routes!(admit))
+}
+
+/// The highest token that a resource has seen, without what would let anybody act in its name.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FenceView {
+    /// The resource.
+    resource: String,
+    /// The lease that fences it; none if nobody was there yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
+    /// The line of epochs that the number belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lineage: Option<String>,
+    /// The highest epoch; 0 if nobody was there yet.
+    epoch: u64,
+    /// 0 when sealed only; the number of the last write otherwise.
+    seq: u64,
+    /// The store's time.
+    now: Time,
+}
+
+impl FenceView {
+    fn new(name: &LeaseName, high: Option<&HighWater>, now: Time) -> Self {
+        FenceView {
+            resource: name.to_string(),
+            lease: high.map(|high| high.lease.to_string()),
+            lineage: high.map(|high| high.lineage.to_string()),
+            epoch: high.map_or(0, |high| high.epoch.get()),
+            seq: high.map_or(0, |high| high.seq),
+            now,
+        }
+    }
+}
+
+/// The high water of a resource.
+#[utoipa::path(get, path = "/v1/ns/{namespace}/fences/{name}", tag = "fences",
+    responses((status = 200, description = "The highest epoch that it has seen.", body = FenceView)))]
+pub async fn high_water(asked: Asked) -> Result<Json<FenceView>, Problem> {
+    let name = asked.name(Verb::Read)?;
+    let seen = FenceDocument::new(&asked.coordinator().await?, &named(FOLDER, &name)?).look().await?;
+    Ok(Json(FenceView::new(&name, seen.record.high.as_ref(), seen.anchor.now.into())))
+}
+
+/// A token that a resource is to be sealed with.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sealing {
+    /// Of a lease or an item that is held.
+    token: String,
+}
+
+/// Shuts out every older holder before the work begins. Done again, it changes nothing.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/fences/{name}/seal", tag = "fences", request_body = Sealing,
+    responses((status = 200, description = "Older tokens are refused from now on.", body = FenceView)))]
+pub async fn seal(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem> {
+    let name = asked.name(Verb::Hold)?;
+    let body: Sealing = read(&body)?;
+    let token = token(&body.token)?;
+    may_know(&asked, &token)?;
+    let found = Tokens::new(asked.coordinator().await?).resolve(&token).await?;
+    found.in_force(&token)?;
+    raise(&asked, &name, &token, guard::seal).await
+}
+
+/// Which writes of one tenure are admitted.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Any number.
+    #[default]
+    Reentrant,
+    /// Only with a larger sequence in the token than the last.
+    Ordered,
+    /// One.
+    OncePerEpoch,
+}
+
+/// A token that asks to write.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Admitting {
+    /// Of a lease or an item.
+    token: String,
+    /// Which writes of one tenure are admitted; usually `reentrant`.
+    #[serde(default)]
+    policy: Order,
+}
+
+/// Whether a write may begin: check-then-act. A newer holder may be admitted, and write, before this write lands. It is atomic only
+/// where the target keeps the number itself and compares it in the write.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/fences/{name}/admit", tag = "fences", request_body = Admitting,
+    responses((status = 200, description = "No newer token was there yet. `fenced` (412) if one was.", body = FenceView)))]
+pub async fn admit(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem> {
+    let name = asked.name(Verb::Hold)?;
+    let body: Admitting = read(&body)?;
+    let token = token(&body.token)?;
+    may_know(&asked, &token)?;
+    let policy = match body.policy {
+        Order::Reentrant => Policy::Reentrant,
+        Order::Ordered => Policy::Ordered,
+        Order::OncePerEpoch => Policy::OncePerEpoch,
+    };
+    let found = Tokens::new(asked.coordinator().await?).resolve(&token).await?;
+    found.may_write(&token, &resource(&name))?;
+    raise(&asked, &name, &token, |high, token| guard::admit(high, token, policy)).await
+}
+
+/// Refuses a token of a lease that the caller may not know of: what becomes of it tells about that lease.
+fn may_know(asked: &Asked, token: &Token) -> Result<(), Problem> {
+    if crate::remote::may_know(&asked.caller, &asked.namespace, &token.lease) {
+        return Ok(());
+    }
+    Ok(asked.caller.may(Verb::Hold, &asked.namespace, Some(&crate::remote::name_of(&token.lease)))?)
+}
+
+fn resource(name: &LeaseName) -> String {
+    format!("{FOLDER}:{name}")
+}
+
+/// Moves the high water, if the token may.
+async fn raise(
+    asked: &Asked,
+    name: &LeaseName,
+    token: &Token,
+    judge: impl Fn(Option<&HighWater>, &Token) -> Result<HighWater, Rejection>,
+) -> Result<Json<FenceView>, Problem> {
+    let resource = resource(name);
+    let document = FenceDocument::new(&asked.coordinator().await?, &named(FOLDER, name)?);
+    for _ in 0..ATTEMPTS {
+        let seen = document.look().await?;
+        let high = judge(seen.record.high.as_ref(), token).map_err(|refusal| refusal.into_error(&resource))?;
+        if seen.record.high.as_ref() == Some(&high) {
+            return Ok(Json(FenceView::new(name, Some(&high), seen.anchor.now.into())));
+        }
+        let next = FenceRecord { high: Some(high.clone()), ..seen.record.clone() };
+        if let Some(written) = document.put(&seen, next).await? {
+            return Ok(Json(FenceView::new(name, Some(&high), written.anchor.now.into())));
+        }
+    }
+    let message = format!("resource=`{resource}` is written by too many others at the same time; try again");
+    Err(Error::new(Kind::Contended, message).into())
+}

@@ -1,0 +1,376 @@
+//! Acquiring, keeping and releasing leases.
+//!
+//! Promise: what is answered as granted is stored. A client that goes away without an `Idempotency-Key` leaves nothing held
+//! behind, as far as the server can tell; with one, its next attempt finds what it was granted. `trust_ms` counts from the
+//! instant at which the client sent the request, however long it waited. Non-promise: nothing is renewed by itself.
+
+use crate::access::Verb;
+use crate::api::asked::Asked;
+use crate::api::problems::{conflict, no_longer_known, refused};
+use crate::api::reading::{duration, field, instant, optional, read, token, ttl};
+use crate::api::values::{Draining, Report as ReportView, Time, millis};
+use crate::serve::{Problem, Waiter};
+use axum::Json;
+use axum::body::Bytes;
+use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
+use leasehold_core::{
+    Acquired, Ask, Checkpoint, Coordinator, Epoch, Grant, Kind, Label, LeaseName, Marker, Outcome, Ownership, Released,
+    Resolver, Slot, Token,
+};
+use leasehold_work::Tokens;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The longest that a request waits.
+pub const MOST_WAIT: Duration = Duration::from_secs(600);
+/// How often what an abandoned request may have been granted is tried to be given back.
+const WITHDRAWALS: u32 = 5;
+
+/// What is to be acquired.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// How long it is held unless renewed, such as `90s`: 1s to 24h.
+    ttl: String,
+    /// How long to wait for it if somebody holds it, such as `30s`: up to 10m.
+    wait: Option<String>,
+    /// What the holder calls itself; the key's label if it does not say.
+    label: Option<String>,
+    /// A scheduled slot to claim in the same step, in RFC 3339: one that has run is refused with `already_run`.
+    slot: Option<String>,
+    /// Whether a slot whose run failed is run again: `leave` or `retry`.
+    after_failure: Option<RunAgain>,
+    /// With an `Idempotency-Key`: the epoch that was seen before the first attempt. If the lease no longer remembers back to it,
+    /// the answer is `no_longer_known` instead of a second acquisition.
+    #[schema(maximum = 9007199254740991_u64)]
+    since_epoch: Option<u64>,
+}
+
+/// What a failed run of a slot means.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunAgain {
+    /// It ran.
+    Leave,
+    /// It is run again.
+    Retry,
+}
+
+/// A lease that is held now.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Granted {
+    /// Its name.
+    pub lease: String,
+    /// The proof to renew and release it with, and to show to guards. Whoever has it can act as the holder.
+    pub token: String,
+    /// The fencing number.
+    pub epoch: u64,
+    /// The store's time when it was granted.
+    pub now: Time,
+    /// Until when it is held unless renewed, by the store's clock.
+    pub deadline: Time,
+    /// How far each renewal moves the deadline.
+    pub ttl_ms: u64,
+    /// How long it can be trusted, counted from the instant at which this request was sent: from then on somebody else may have it.
+    pub trust_ms: u64,
+    /// What an earlier holder reported, with its checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ReportView>,
+    /// Who asks the holder to finish, if anybody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Draining>,
+}
+
+impl Granted {
+    pub fn new(asked: &Asked, grant: &Grant) -> Self {
+        let (seen, token) = (grant.seen(), grant.token());
+        let Ownership { tenure, progress, .. } = &seen.record;
+        let deadline = tenure.as_ref().map_or(seen.anchor.now, |tenure| tenure.deadline);
+        Granted {
+            lease: token.lease.to_string(),
+            token: token.wire(),
+            epoch: token.epoch.get(),
+            now: seen.anchor.now.into(),
+            deadline: deadline.into(),
+            ttl_ms: millis(grant.ttl().get()),
+            trust_ms: millis(asked.trust(grant.trust_until())),
+            progress: progress.as_ref().map(ReportView::from),
+            drain: seen.record.live_drain(seen.anchor.now).map(Draining::from),
+        }
+    }
+}
+
+/// Refuses an attempt that asks for something else than the first one, which was granted.
+fn check_same(grant: &Grant, ask: &Ask) -> Result<(), Problem> {
+    let record = &grant.seen().record;
+    let claimed = record.slot.filter(|mark| mark.epoch == grant.token().epoch).map(|mark| mark.slot);
+    let ttl = record.tenure.as_ref().map(|tenure| tenure.ttl);
+    if claimed == ask.slot.map(|claim| claim.slot) && ttl == Some(ask.ttl) {
+        return Ok(());
+    }
+    let detail = "this `Idempotency-Key` has acquired the lease for another slot or TTL; ask with a new key";
+    Err(conflict("key_reused", detail))
+}
+
+/// Acquires a lease, or waits for it.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/acquire", tag = "leases", request_body = Acquire,
+    responses((status = 200, description = "It is held. `held` (409) says by whom, if not.", body = Granted)))]
+pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<Granted>, Problem> {
+    let name = LeaseName::to_hold(asked.name(Verb::Hold)?.as_str())?;
+    let body: Acquire = read(&body)?;
+    let wait = duration("wait", body.wait, MOST_WAIT)?.unwrap_or_default();
+    let label = optional("label", body.label, |label| Label::named("label", label))?;
+    let again = match body.after_failure {
+        Some(RunAgain::Retry) => AfterFailure::Retry,
+        Some(RunAgain::Leave) | None => AfterFailure::Leave,
+    };
+    let slot = body.slot.map(|slot| instant("slot", &slot)).transpose()?;
+    let since = field("since_epoch", body.since_epoch.map(Epoch::new).transpose())?;
+    let mut ask = Ask::new(asked.holder(label, asked.nonce()), ttl(&body.ttl)?);
+    ask.slot = slot.map(|slot| SlotClaim::new(Slot(slot), again));
+    let coordinator = asked.coordinator().await?;
+    if let Some(since) = since.filter(|_| asked.attempt.is_some()) {
+        check_remembered(&coordinator, &name, &ask, since).await?;
+    }
+    let mut pending =
+        Pending { coordinator: coordinator.clone(), name: name.clone(), ask: ask.clone(), is_over: false };
+    // Its next attempt finds what this one was granted.
+    pending.is_over = asked.attempt.is_some();
+    let acquired = if wait.is_zero() {
+        coordinator.acquire(&name, &ask).await
+    } else {
+        let mut waiting = waiter.begin()?;
+        tokio::select! {
+            acquired = coordinator.acquire_within(std::slice::from_ref(&name), &ask, wait) => acquired,
+            problem = waiting.over() => return Err(problem),
+        }
+    };
+    match acquired {
+        Ok(Acquired::Granted(grant)) => {
+            pending.is_over = true;
+            if asked.attempt.is_some() {
+                check_same(&grant, &ask)?;
+            }
+            Ok(Json(Granted::new(&asked, &grant)))
+        }
+        Ok(Acquired::Refused { refusal, .. }) => {
+            pending.is_over = true;
+            Err(refused(&name, &refusal))
+        }
+        Err(error) => {
+            // Only where it is not known may something be held.
+            pending.is_over |= error.kind() != Kind::Indeterminate;
+            Err(error.into())
+        }
+    }
+}
+
+/// That an acquisition under this nonce can be told from one that was never made.
+async fn check_remembered(leases: &Coordinator, name: &LeaseName, ask: &Ask, since: Epoch) -> Result<(), Problem> {
+    let record = leases.inspect(name).await?.record;
+    let first = record.transfers.first().map(|transfer| transfer.epoch);
+    let is_known = record.transfer_by(ask.holder.nonce).is_some();
+    if is_known || record.epoch <= since || first.is_some_and(|first| Some(first) <= since.next()) {
+        return Ok(());
+    }
+    Err(no_longer_known(format!(
+        "lease `{name}` is at epoch {}, and remembers no further back than epoch {}: whether this request was granted since epoch \
+         {since} is not known; look at its history",
+        record.epoch,
+        first.unwrap_or(record.epoch)
+    )))
+}
+
+/// An acquisition that nobody has answered yet. Dropped before that, it is given back.
+struct Pending {
+    coordinator: Coordinator,
+    name: LeaseName,
+    ask: Ask,
+    is_over: bool,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let (coordinator, name, ask) = (self.coordinator.clone(), self.name.clone(), self.ask.clone());
+        tokio::spawn(async move {
+            for attempt in 1..=WITHDRAWALS {
+                match coordinator.withdraw(std::slice::from_ref(&name), &ask).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!("a lease that nobody waits for was not given back: {error}"),
+                }
+                tokio::time::sleep(Duration::from_secs(1) * attempt).await;
+            }
+        });
+    }
+}
+
+/// The token of a held lease, and perhaps how far its work has come.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    /// What acquiring it answered.
+    token: String,
+    /// How far the work has come, in one line.
+    marker: Option<String>,
+    /// What the next attempt needs to continue; an earlier one stays if there is none.
+    checkpoint: Option<String>,
+}
+
+fn report(marker: Option<String>, checkpoint: Option<String>) -> Result<Report, Problem> {
+    Ok(Report {
+        marker: optional("marker", marker, |text| Marker::named("marker", text))?,
+        checkpoint: optional("checkpoint", checkpoint, Checkpoint::new)?,
+    })
+}
+
+/// The token of a request, if it is of the lease in its path.
+fn own(name: &LeaseName, text: &str) -> Result<Token, Problem> {
+    let token = token(text)?;
+    if token.lease != *name {
+        let detail = format!("field `token`: it is of `{}`, and the address is of `{name}`", token.lease);
+        return Err(Problem::invalid(detail).with("field", "token"));
+    }
+    Ok(token)
+}
+
+/// What is wrong with a token that the record does not know as its holder's: found out where it was lost.
+async fn told(coordinator: &Coordinator, token: &Token, error: leasehold_core::Error) -> Problem {
+    if error.kind() != Kind::Lost {
+        return error.into();
+    }
+    match coordinator.resolve(token).await {
+        Ok(found) if found.in_force(token).is_err() => found.refusal(token).into(),
+        _ => error.into(),
+    }
+}
+
+/// Holds a lease for another TTL. `lost` (409) is final: stop.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/renew", tag = "leases", request_body = Renew,
+    responses((status = 200, description = "It is held for another TTL.", body = Granted)))]
+pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<Granted>, Problem> {
+    let name = asked.name(Verb::Hold)?;
+    let body: Renew = read(&body)?;
+    let token = own(&name, &body.token)?;
+    let report = Some(report(body.marker, body.checkpoint)?).filter(|report| *report != Report::default());
+    let coordinator = asked.coordinator_of_holder().await?;
+    let renewing = async {
+        let mut grant = coordinator.clone().for_others().adopt(&token).await?;
+        coordinator.renew(&mut grant, report).await.map(|()| grant)
+    };
+    match renewing.await {
+        Ok(grant) => Ok(Json(Granted::new(&asked, &grant))),
+        Err(error) => Err(told(&coordinator, &token, error).await),
+    }
+}
+
+/// A lease that is given back.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// What acquiring it answered.
+    token: String,
+    /// How the work went: `succeeded` (if it does not say), `failed` or `not_started`.
+    outcome: Option<Ending>,
+}
+
+/// How work went.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// Well.
+    Succeeded,
+    /// It failed.
+    Failed,
+    /// It was not begun.
+    NotStarted,
+}
+
+/// A lease that was given back.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Freed {
+    /// Its name.
+    lease: String,
+    /// The epoch that ended.
+    epoch: u64,
+    /// How it ended. If it had been released before, that counts.
+    outcome: &'static str,
+}
+
+/// Gives a lease back. Done again, it changes nothing and answers the same.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/release", tag = "leases", request_body = Release,
+    responses((status = 200, description = "It is free.", body = Freed)))]
+pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> {
+    let name = asked.name(Verb::Hold)?;
+    let body: Release = read(&body)?;
+    let token = own(&name, &body.token)?;
+    let outcome = match body.outcome {
+        None | Some(Ending::Succeeded) => Outcome::Succeeded,
+        Some(Ending::Failed) => Outcome::Failed,
+        Some(Ending::NotStarted) => Outcome::NotStarted,
+    };
+    let coordinator = asked.coordinator_of_holder().await?;
+    let outcome = match coordinator.release_by_token(&token, outcome).await? {
+        Released::Now => outcome,
+        Released::Already(before) => before,
+        Released::Lost(refusal) => {
+            return Err(told(&coordinator, &token, leasehold_core::lost_error(&token, &refusal)).await);
+        }
+    };
+    Ok(Json(Freed { lease: name.to_string(), epoch: token.epoch.get(), outcome: outcome.as_str() }))
+}
+
+/// How far work has come.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Marked {
+    /// What acquiring it answered.
+    token: String,
+    /// How far, in one line.
+    marker: String,
+}
+
+/// Reports how far the work has come. It does not renew.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/progress", tag = "leases", request_body = Marked,
+    responses((status = 200, description = "It is noted.", body = Noted)))]
+pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
+    let name = asked.name(Verb::Hold)?;
+    let body: Marked = read(&body)?;
+    note(&asked, own(&name, &body.token)?, report(Some(body.marker), None)?).await
+}
+
+/// What the next attempt needs.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpointed {
+    /// What acquiring it answered.
+    token: String,
+    /// Any text of at most 4096 bytes.
+    checkpoint: String,
+    /// How far the work has come, in one line.
+    marker: Option<String>,
+}
+
+/// Keeps what the next attempt needs to continue.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/checkpoint", tag = "leases", request_body = Checkpointed,
+    responses((status = 200, description = "It is kept.", body = Noted)))]
+pub async fn checkpoint(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
+    let name = asked.name(Verb::Hold)?;
+    let body: Checkpointed = read(&body)?;
+    note(&asked, own(&name, &body.token)?, report(body.marker, Some(body.checkpoint))?).await
+}
+
+/// A report that was noted.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Noted {
+    /// The epoch that it was noted under.
+    pub epoch: u64,
+}
+
+async fn note(asked: &Asked, token: Token, report: Report) -> Result<Json<Noted>, Problem> {
+    Tokens::new(asked.coordinator_of_holder().await?).progress(&token, report).await?;
+    Ok(Json(Noted { epoch: token.epoch.get() }))
+}

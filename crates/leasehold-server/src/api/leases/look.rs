@@ -1,0 +1,171 @@
+//! Looking at leases.
+//!
+//! Promise: each request reads a bounded number of records, however many there are. A listing goes on where it stopped, by its
+//! cursor. Non-promise: a cursor names the record at which the listing stopped, whoever may see that one.
+
+use super::view::{LeaseView, TransferView, is_in};
+use crate::access::Verb;
+use crate::api::asked::Asked;
+use crate::api::cursor;
+use crate::api::reading::{Params, field, limit, optional};
+use crate::serve::Problem;
+use axum::Json;
+use leasehold_core::{Epoch, Error, LeaseName, NamePattern};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// How many records one request reads at a time, and in all.
+const PAGE: usize = 500;
+const MOST_READ: usize = 5_000;
+const STATES: &str = "held, free, expired, paused, forgotten, moving, moved or arriving";
+
+/// What is to be listed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Listing {
+    /// Only names like this: `*` stands for any characters, `?` for one.
+    name: Option<String>,
+    /// Only those in this state.
+    state: Option<String>,
+    /// At most so many, 1 to 1000; usually 100.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Where an earlier listing stopped: its `next`.
+    cursor: Option<String>,
+}
+
+/// A page of leases, in the order of their names.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Leases {
+    leases: Vec<LeaseView>,
+    /// What could not be read, by name: it hides nothing else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damaged: Vec<Damaged>,
+    /// There may be more: give this as `cursor`. A page that was read to its bound may be short, or empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// A record that cannot be read.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Damaged {
+    name: String,
+    why: String,
+}
+
+/// Leases, by name.
+#[utoipa::path(get, path = "/v1/ns/{namespace}/leases", tag = "leases", params(Listing),
+    responses((status = 200, description = "A page of leases.", body = Leases)))]
+pub async fn list(asked: Asked, Params(listing): Params<Listing>) -> Result<Json<Leases>, Problem> {
+    asked.lists()?;
+    let pattern = optional("name", listing.name, |name| name.parse::<NamePattern>())?;
+    let wanted = listing.state;
+    if wanted.as_deref().is_some_and(|wanted| !STATES.split([',', ' ']).any(|word| word == wanted && word != "or")) {
+        return Err(Problem::invalid(format!("field `state`: use {STATES}")).with("field", "state"));
+    }
+    let most = limit(listing.limit, 100, 1_000)?;
+    let text = pattern.as_ref().map(ToString::to_string).unwrap_or_default();
+    let prefix = cursor::prefix(&text);
+    let mut after = match &listing.cursor {
+        Some(cursor) => cursor::read(&asked.site, Some(cursor)).await?,
+        None => cursor::before(prefix),
+    };
+    let coordinator = asked.coordinator().await?;
+    let mut found = Leases { leases: Vec::new(), damaged: Vec::new(), next: None };
+    let mut read = 0;
+    while read < MOST_READ && found.leases.len() < most {
+        let page = coordinator.list(after.as_ref(), PAGE.min(most.max(50))).await?;
+        if page.entries.is_empty() {
+            return Ok(Json(found));
+        }
+        for (name, seen) in page.entries {
+            let text = name.as_str();
+            if !text.starts_with(prefix) && text > prefix {
+                return Ok(Json(found));
+            }
+            let is_shown = pattern.as_ref().is_none_or(|pattern| pattern.matches(text));
+            if is_shown && asked.caller.sees(&asked.namespace, text) {
+                found.take(&name, seen.as_ref(), wanted.as_deref());
+            }
+            (after, read) = (Some(name), read + 1);
+            if found.leases.len() == most {
+                break;
+            }
+        }
+        if !page.more && found.leases.len() < most {
+            return Ok(Json(found));
+        }
+    }
+    found.next = cursor::after(&asked.site, after.as_ref()).await?;
+    Ok(Json(found))
+}
+
+impl Leases {
+    fn take(&mut self, name: &LeaseName, seen: Result<&leasehold_core::Inspection, &Error>, wanted: Option<&str>) {
+        match seen {
+            Ok(seen) if seen.record.is_unknown() => {}
+            Ok(seen) if wanted.is_none_or(|wanted| is_in(wanted, &seen.record, seen.now)) => {
+                self.leases.push(seen.into());
+            }
+            Ok(_) => {}
+            Err(error) => self.damaged.push(Damaged { name: name.to_string(), why: error.to_string() }),
+        }
+    }
+}
+
+/// One lease. One that nobody ever held is free, at epoch 0.
+#[utoipa::path(get, path = "/v1/ns/{namespace}/leases/{name}", tag = "leases",
+    responses((status = 200, description = "The lease.", body = LeaseView)))]
+pub async fn one(asked: Asked) -> Result<Json<LeaseView>, Problem> {
+    let name = asked.name(Verb::Read)?.of_a_lease()?;
+    let seen = asked.coordinator().await?.inspect(&name).await?;
+    Ok(Json(LeaseView::from(&seen)))
+}
+
+/// How much of a history is wanted.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Looking {
+    /// At most so many transfers, 1 to 1000; usually 50.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Only those of epochs before this one: the `epoch` of the last transfer of an earlier answer.
+    #[param(maximum = 9007199254740991_u64)]
+    before: Option<u64>,
+}
+
+/// The transfers of a lease, the latest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Transfers {
+    transfers: Vec<TransferView>,
+    /// What is missing between them, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damaged: Vec<String>,
+    /// Whether there are older ones.
+    more: bool,
+}
+
+/// Who held a lease, and how each tenure ended.
+#[utoipa::path(get, path = "/v1/ns/{namespace}/leases/{name}/history", tag = "leases", params(Looking),
+    responses((status = 200, description = "Its transfers.", body = Transfers)))]
+pub async fn history(asked: Asked, Params(looking): Params<Looking>) -> Result<Json<Transfers>, Problem> {
+    let name = asked.name(Verb::Read)?.of_a_lease()?;
+    let most = limit(looking.limit, 50, 1_000)?;
+    let coordinator = asked.coordinator().await?;
+    let seen = coordinator.inspect(&name).await?;
+    let before = field("before", looking.before.map(Epoch::new).transpose())?;
+    let is_wanted = |epoch: Epoch| before.is_none_or(|before| epoch < before);
+    let recent = &seen.record.transfers;
+    let (transfers, damaged) = if recent.iter().filter(|transfer| is_wanted(transfer.epoch)).count() > most {
+        // The archive has older ones only.
+        (recent.clone(), Vec::new())
+    } else {
+        let history = coordinator.history(&name, &seen.record).await?;
+        (history.transfers, history.damaged.iter().map(ToString::to_string).collect())
+    };
+    let mut wanted = transfers.iter().rev().filter(|transfer| is_wanted(transfer.epoch));
+    let transfers = wanted.by_ref().take(most).map(|transfer| TransferView::from(transfer.as_ref())).collect();
+    Ok(Json(Transfers { transfers, damaged, more: wanted.next().is_some() }))
+}

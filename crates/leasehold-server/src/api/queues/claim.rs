@@ -1,0 +1,241 @@
+//! Claiming items, and keeping them.
+//!
+//! Promise: what is answered as claimed is stored. A client that goes away before it is answered gives back what was claimed for
+//! it, unless it has an `Idempotency-Key` to ask again with. Non-promise: nothing is renewed by itself; a claim that is not
+//! renewed runs out, and the item is given to another.
+
+use super::recent::Recent;
+use super::view::ClaimView;
+use crate::access::Verb;
+use crate::api::asked::Asked;
+use crate::api::problems::conflict;
+use crate::api::reading::{duration, optional, read, token, ttl};
+use crate::serve::{Problem, Waiter};
+use axum::body::Bytes;
+use axum::{Extension, Json};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::{Checkpoint, Kind, Label, Marker, Token};
+use leasehold_work::queue::{Claimed, Claimer, ItemGrant, ItemName, Queue};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The longest that a request waits, and the most items that it claims.
+const MOST_WAIT: Duration = Duration::from_secs(600);
+const MOST_ITEMS: u32 = 100;
+/// How long an attempt waits at least for an earlier one at the same request.
+const TURN: Duration = Duration::from_secs(5);
+
+/// What is to be claimed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// How long each is claimed unless renewed, such as `90s`: 1s to 24h.
+    ttl: String,
+    /// How long to wait for the first if there is none, such as `30s`: up to 10m.
+    wait: Option<String>,
+    /// At most so many, 1 to 100; usually 1.
+    #[schema(minimum = 1, maximum = 100)]
+    count: Option<u32>,
+    /// What the worker calls itself; the key's label if it does not say.
+    label: Option<String>,
+}
+
+/// Items that are claimed now.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Claims {
+    /// None if there was nothing to claim in that time.
+    items: Vec<ClaimView>,
+}
+
+/// Claims the next items, or waits for the first.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/claim", tag = "queues", request_body = Claim,
+    responses((status = 200, description = "What was claimed.", body = Claims)))]
+pub async fn claim(
+    asked: Asked,
+    Extension(recent): Extension<Recent>,
+    waiter: Waiter,
+    body: Bytes,
+) -> Result<Json<Claims>, Problem> {
+    asked.queue_name(Verb::Work)?;
+    let body: Claim = read(&body)?;
+    let wait = duration("wait", body.wait, MOST_WAIT)?.unwrap_or_default();
+    let count = body.count.unwrap_or(1);
+    if !(1..=MOST_ITEMS).contains(&count) {
+        return Err(Problem::invalid(format!("field `count`: 1 to {MOST_ITEMS}")).with("field", "count"));
+    }
+    let label = optional("label", body.label, |label| Label::named("label", label))?;
+    let ttl = ttl(&body.ttl)?;
+    let queue = asked.queue(Verb::Work).await?;
+    let mut waiting = None;
+    let _turn = match &asked.attempt {
+        None => None,
+        Some(attempt) => {
+            let turn = recent.turn(attempt.nonce());
+            Some(match turn.clone().try_lock_owned() {
+                Ok(turn) => turn,
+                // Whoever waits, be it for itself, takes no place of those who do not.
+                Err(_) => {
+                    let waiting = waiting.insert(waiter.begin()?);
+                    tokio::select! {
+                        turn = tokio::time::timeout(wait.max(TURN), turn.lock_owned()) => turn.map_err(|_| {
+                            Problem::overloaded("an earlier attempt at this request is still under way; ask again")
+                        })?,
+                        problem = waiting.over() => return Err(problem),
+                    }
+                }
+            })
+        }
+    };
+    if let Some(tokens) = asked.attempt.as_ref().and_then(|attempt| recent.find(attempt.nonce())) {
+        return again(&asked, &queue, tokens).await;
+    }
+    let mut claimer = Claimer::new(queue.clone(), Some(label.unwrap_or_else(|| asked.caller.label.clone())), ttl)?;
+    let mut taken = Taken { queue, grants: Vec::new(), is_over: false };
+    if wait.is_zero() {
+        taken.fill(&mut claimer, count).await?;
+    } else {
+        let mut waiting = match waiting {
+            Some(waiting) => waiting,
+            None => waiter.begin()?,
+        };
+        tokio::select! {
+            filled = async {
+                taken.grants.extend(claimer.next_within(wait).await?);
+                if taken.grants.is_empty() { Ok(()) } else { taken.fill(&mut claimer, count).await }
+            } => filled?,
+            problem = waiting.over() => return Err(problem),
+        }
+    }
+    if let Some(attempt) = &asked.attempt {
+        recent.note(attempt.nonce(), taken.grants.iter().map(|grant| grant.token().clone()).collect());
+    }
+    taken.is_over = true;
+    Ok(Json(Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() }))
+}
+
+/// What an earlier attempt was given, as far as it is still in force.
+async fn again(asked: &Asked, queue: &Queue, tokens: Vec<Token>) -> Result<Json<Claims>, Problem> {
+    let mut items = Vec::with_capacity(tokens.len());
+    for token in &tokens {
+        match queue.adopt(token).await {
+            Ok(grant) => items.push(ClaimView::new(asked, &grant)),
+            // It is not lost because the store is away.
+            Err(error) if error.is_retryable() || error.kind() == Kind::Indeterminate => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    if items.is_empty() {
+        return Err(conflict(
+            "lost",
+            "the items that this request was given are no longer claimed by it; ask with a new key",
+        ));
+    }
+    Ok(Json(Claims { items }))
+}
+
+/// What was claimed for a request that is not answered yet. Dropped before that, it is given back.
+struct Taken {
+    queue: Queue,
+    grants: Vec<ItemGrant>,
+    is_over: bool,
+}
+
+impl Taken {
+    /// Claims what is there.
+    async fn fill(&mut self, claimer: &mut Claimer, count: u32) -> Result<(), Problem> {
+        while self.grants.len() < count as usize {
+            match claimer.claim().await {
+                Ok(Claimed::Item(grant)) => self.grants.push(*grant),
+                Ok(Claimed::Nothing { held_up: Some(error), .. }) if self.grants.is_empty() => return Err(error.into()),
+                Ok(Claimed::Nothing { .. }) => break,
+                Err(error) if self.grants.is_empty() => return Err(error.into()),
+                // What is claimed is worth more than a word about the rest.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.is_over || self.grants.is_empty() {
+            return;
+        }
+        let (queue, grants) = (self.queue.clone(), std::mem::take(&mut self.grants));
+        tokio::spawn(async move {
+            for grant in grants {
+                if let Err(error) = queue.give_back(&grant).await {
+                    tracing::debug!("an item that nobody waits for runs out by itself: {error}");
+                }
+            }
+        });
+    }
+}
+
+/// The token of a claimed item.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Renewing {
+    /// What claiming it answered.
+    token: String,
+}
+
+/// The token of a request, if it is of the item in its path.
+pub(super) fn own(asked: &Asked, text: &str) -> Result<Token, Problem> {
+    let token = token(text)?;
+    let name = ItemName { queue: asked.queue_name(Verb::Work)?, id: asked.item()? };
+    if token.lease != name.lease()? {
+        let detail = format!("field `token`: it is of `{}`, and the address is of item `{name}`", token.lease);
+        return Err(Problem::invalid(detail).with("field", "token"));
+    }
+    Ok(token)
+}
+
+/// Keeps an item for another TTL. `lost` (409) is final: stop.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/renew", tag = "queues", request_body = Renewing,
+    responses((status = 200, description = "It is claimed for another TTL.", body = ClaimView)))]
+pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<ClaimView>, Problem> {
+    asked.queue_name(Verb::Work)?;
+    let body: Renewing = read(&body)?;
+    let token = own(&asked, &body.token)?;
+    let queue = asked.queue(Verb::Work).await?;
+    let mut grant = queue.adopt(&token).await?;
+    queue.renew(&mut grant).await?;
+    Ok(Json(ClaimView::new(&asked, &grant)))
+}
+
+/// How far work has come.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Progressing {
+    /// What claiming it answered.
+    token: String,
+    /// How far, in one line.
+    marker: Option<String>,
+    /// What the next attempt needs to continue; an earlier one stays if there is none.
+    checkpoint: Option<String>,
+}
+
+/// A report that was noted.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NotedItem {
+    /// The epoch that it was noted under.
+    epoch: u64,
+}
+
+/// Reports how far the work on an item has come. It does not renew.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/progress", tag = "queues",
+    request_body = Progressing, responses((status = 200, description = "It is noted.", body = NotedItem)))]
+pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<NotedItem>, Problem> {
+    asked.queue_name(Verb::Work)?;
+    let body: Progressing = read(&body)?;
+    let token = own(&asked, &body.token)?;
+    let report = Report {
+        marker: optional("marker", body.marker, |text| Marker::named("marker", text))?,
+        checkpoint: optional("checkpoint", body.checkpoint, Checkpoint::new)?,
+    };
+    asked.queue(Verb::Work).await?.progress(&token, report).await?;
+    Ok(Json(NotedItem { epoch: token.epoch.get() }))
+}

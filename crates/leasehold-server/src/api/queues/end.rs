@@ -1,0 +1,169 @@
+//! Ending a claim: the item is completed, its attempt failed, or it is given back.
+//!
+//! Promise: a completion, its result and what it adds count together or not at all, and once. Ending a claim again changes
+//! nothing and answers the same, for as long as the item's record remembers it; after that it is `fenced`, or with an
+//! `Idempotency-Key` `no_longer_known`.
+
+use super::add::Adding;
+use super::claim::own;
+use super::view::{ItemView, Payloads};
+use crate::access::Verb;
+use crate::api::asked::Asked;
+use crate::api::problems::no_longer_known;
+use crate::api::reading::{duration, field, read};
+use crate::api::values::bytes;
+use crate::serve::Problem;
+use axum::Json;
+use axum::body::Bytes;
+use leasehold_core::{Error, Kind, Timestamp, Token};
+use leasehold_work::queue::{FollowUp, Item, ItemId, ItemName, Payload, Queue, QueueName, Reason, What};
+use serde::Deserialize;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// The longest pause before an item is tried again.
+const MOST_PAUSE: Duration = Duration::from_secs(366 * 86_400);
+
+/// A completion.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Completing {
+    /// What claiming it answered.
+    token: String,
+    /// What the work came to, as text of at most 16 KiB.
+    result: Option<String>,
+    /// The same, in base64, for bytes that are no text.
+    result_base64: Option<String>,
+    /// Items that are added if and only if this counts. Each needs `work` on its queue.
+    #[serde(default)]
+    add: Vec<Following>,
+}
+
+/// An item that a completion adds.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Following {
+    /// The queue that it goes to; that of the completed item if it does not say.
+    queue: Option<String>,
+    /// The item.
+    item: Adding,
+}
+
+/// Completes an item, and adds what follows from it in the same step. `fenced` (412) means that somebody else has it.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/complete", tag = "queues",
+    request_body = Completing, responses((status = 200, description = "It is done.", body = ItemView)))]
+pub async fn complete(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
+    let own_queue = asked.queue_name(Verb::Work)?;
+    let body: Completing = read(&body)?;
+    let token = own(&asked, &body.token)?;
+    let result = field("result", bytes("result", body.result, body.result_base64))?;
+    let result = field("result", result.map(Payload::result).transpose())?;
+    let mut follow_ups = Vec::with_capacity(body.add.len());
+    for (index, following) in body.add.into_iter().enumerate() {
+        follow_ups.push(follow_up(&asked, &own_queue, index, following)?);
+    }
+    let queue = asked.queue(Verb::Work).await?;
+    let grant = queue.by_token(&token).await?;
+    let ended = queue.complete(&grant, result, follow_ups).await;
+    ended_item(&asked, &queue, &token, What::Completed, ended).await
+}
+
+fn follow_up(asked: &Asked, own: &QueueName, index: usize, following: Following) -> Result<FollowUp, Problem> {
+    let queue = match following.queue {
+        Some(queue) => field(&format!("add[{index}].queue"), queue.parse())?,
+        None => own.clone(),
+    };
+    asked.caller.may(Verb::Work, &asked.namespace, Some(queue.as_str()))?;
+    let item = following.item.item(&format!("add[{index}].item"))?;
+    // It only gives the id its order among others.
+    let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+    Ok(FollowUp {
+        name: ItemName { queue, id: item.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed) },
+        priority: item.priority,
+        delay_ms: crate::api::values::millis(item.delay),
+        attempts: item.attempts,
+        payload: item.payload,
+    })
+}
+
+/// An attempt that failed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Failing {
+    /// What claiming it answered.
+    token: String,
+    /// For the item's history, in one line.
+    why: String,
+    /// How soon it may be tried again, such as `1m`, instead of by the item's own backoff.
+    retry_in: Option<String>,
+    /// Whether trying again is of no use: it is a dead letter at once.
+    #[serde(default, rename = "final")]
+    is_final: bool,
+}
+
+/// Gives an attempt up. The item is tried again after a pause, or becomes a dead letter.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/fail", tag = "queues", request_body = Failing,
+    responses((status = 200, description = "It waits to be tried again, or is dead.", body = ItemView)))]
+pub async fn fail(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
+    asked.queue_name(Verb::Work)?;
+    let body: Failing = read(&body)?;
+    let token = own(&asked, &body.token)?;
+    let why = field("why", Reason::named("why", body.why))?;
+    let retry_in = duration("retry_in", body.retry_in, MOST_PAUSE)?;
+    let queue = asked.queue(Verb::Work).await?;
+    let grant = queue.by_token(&token).await?;
+    let ended = queue.fail(&grant, why, retry_in, body.is_final).await;
+    ended_item(&asked, &queue, &token, What::Failed, ended).await
+}
+
+/// A claim that is given back.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GivingBack {
+    /// What claiming it answered.
+    token: String,
+}
+
+/// Gives an item back untried. It does not count as an attempt.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/give-back", tag = "queues",
+    request_body = GivingBack, responses((status = 200, description = "It is in line again.", body = ItemView)))]
+pub async fn give_back(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
+    asked.queue_name(Verb::Work)?;
+    let body: GivingBack = read(&body)?;
+    let token = own(&asked, &body.token)?;
+    let queue = asked.queue(Verb::Work).await?;
+    let grant = queue.by_token(&token).await?;
+    let ended = queue.give_back(&grant).await;
+    ended_item(&asked, &queue, &token, What::Returned, ended).await
+}
+
+/// The item after a claim was ended, now or by an earlier attempt at the same.
+async fn ended_item(
+    asked: &Asked,
+    queue: &Queue,
+    token: &Token,
+    how: What,
+    ended: Result<Item, Error>,
+) -> Result<Json<ItemView>, Problem> {
+    let name = ItemName::of(token)?;
+    let refused = match ended {
+        Err(error) if error.kind() == Kind::Fenced => Some(error),
+        Err(error) => return Err(error.into()),
+        Ok(_) => None,
+    };
+    let seen = queue.inspect(&name.id).await?;
+    if let Some(error) = refused {
+        let item = &seen.item;
+        let is_ours = item.lineage == token.lineage;
+        let was_ended = is_ours && item.history.iter().any(|event| event.epoch == token.epoch && event.what == how);
+        let is_forgotten = is_ours && item.history.first().is_none_or(|first| first.epoch > token.epoch);
+        if is_forgotten && asked.attempt.is_some() {
+            let detail = format!("{error}; whether this request was carried out before is no longer remembered");
+            return Err(no_longer_known(detail));
+        }
+        if !was_ended {
+            return Err(error.into());
+        }
+    }
+    Ok(Json(ItemView::new(&name, &seen.item, seen.now, Payloads::Hidden)))
+}

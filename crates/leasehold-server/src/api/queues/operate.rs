@@ -1,0 +1,114 @@
+//! What operators do to items.
+//!
+//! Promise: each order has a reason and the epoch that was seen, and is refused if the item has changed since.
+
+use super::view::{ItemView, Payloads};
+use crate::access::Verb;
+use crate::api::asked::Asked;
+use crate::api::problems::{changed, conflict, no_longer_known, unknown};
+use crate::api::reading::{field, optional, read, ttl};
+use crate::serve::Problem;
+use axum::Json;
+use axum::body::Bytes;
+use leasehold_core::{Epoch, Kind, Label, Token, Why};
+use leasehold_work::queue::protocol::Order;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Why, and what was seen.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DecidedItem {
+    /// For the item's history, in one line.
+    why: String,
+    /// The epoch that was seen: another one refuses the order.
+    #[schema(maximum = 9007199254740991_u64)]
+    epoch: u64,
+}
+
+async fn carry_out(asked: &Asked, decided: DecidedItem, order: Order) -> Result<(ItemView, Option<Token>), Problem> {
+    let why = field("why", Why::named("why", decided.why))?;
+    let expected = field("epoch", Epoch::new(decided.epoch))?;
+    let id = asked.item()?;
+    let queue = asked.queue(Verb::Operate).await?;
+    let name = queue.item(id.clone());
+    let missing = |error: leasehold_core::Error| match error.kind() {
+        Kind::Invalid => Problem::not_found(error.to_string()),
+        _ => error.into(),
+    };
+    queue.inspect(&id).await.map_err(missing)?;
+    let ordered = queue.operate_as(asked.nonce(), &id, asked.who(), why, Some(expected), order).await;
+    let seen = queue.inspect(&id).await.map_err(missing)?;
+    match ordered {
+        Ok((_, token)) => Ok((ItemView::new(&name, &seen.item, seen.now, Payloads::Hidden), token)),
+        // The only order of an item that is fenced is one that was decided on another epoch.
+        Err(error) if error.kind() == Kind::Fenced => {
+            let epoch = seen.item.epoch;
+            // Each order and each claim raises the epoch by one, and the last order leaves its nonce.
+            if asked.attempt.is_some() && Some(epoch) > expected.next() {
+                let detail = format!(
+                    "item `{name}` is at epoch {epoch}, and remembers its last order only: whether this one was carried out at \
+                     epoch {expected} is not known; look at its history"
+                );
+                return Err(no_longer_known(detail));
+            }
+            Err(changed(&format!("item `{name}`"), expected, epoch))
+        }
+        Err(error) if error.kind() == Kind::Invalid => Err(conflict("refused", error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts an item back in line, with all its attempts. Whoever works on it loses it.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/retry", tag = "operators",
+    request_body = DecidedItem, responses((status = 200, description = "It is in line.", body = ItemView)))]
+pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
+    asked.queue_name(Verb::Operate)?;
+    Ok(Json(carry_out(&asked, read(&body)?, Order::Retry { past: None }).await?.0))
+}
+
+/// Takes an item out of the line, for good. Whoever works on it loses it.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/cancel", tag = "operators",
+    request_body = DecidedItem, responses((status = 200, description = "It is cancelled.", body = ItemView)))]
+pub async fn cancel(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
+    asked.queue_name(Verb::Operate)?;
+    Ok(Json(carry_out(&asked, read(&body)?, Order::Cancel).await?.0))
+}
+
+/// Why, what was seen, and who gets it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HandingOffItem {
+    /// For the item's history, in one line.
+    why: String,
+    /// The epoch that was seen: another one refuses the order.
+    #[schema(maximum = 9007199254740991_u64)]
+    epoch: u64,
+    /// What the new worker is called; the key's label if it does not say.
+    to: Option<String>,
+    /// How long it is claimed unless renewed, such as `90s`.
+    ttl: String,
+}
+
+/// An item that was given to another worker.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HandedOff {
+    /// The new worker's proof.
+    token: String,
+    /// The item now.
+    item: ItemView,
+}
+
+/// Takes an item from whoever works on it, and gives it to another in the same step.
+#[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/hand-off", tag = "operators",
+    request_body = HandingOffItem, responses((status = 200, description = "It is claimed by the new worker.", body = HandedOff)))]
+pub async fn hand_off(asked: Asked, body: Bytes) -> Result<Json<HandedOff>, Problem> {
+    asked.queue_name(Verb::Operate)?;
+    let HandingOffItem { why, epoch, to, ttl: lasts } = read(&body)?;
+    let to = optional("to", to, |label| Label::named("to", label))?;
+    let order = Order::HandOff { to: asked.holder(to, asked.nonce()), ttl: ttl(&lasts)? };
+    match carry_out(&asked, DecidedItem { why, epoch }, order).await? {
+        (item, Some(token)) => Ok(Json(HandedOff { token: token.wire(), item })),
+        (item, None) => Err(unknown(format!("item `{}` was handed off; look at it", item.id))),
+    }
+}

@@ -1,0 +1,153 @@
+//! Values that answers share.
+
+use leasehold_core::{Drain, Error, HolderId, OperatorMark, Progress, Slot, SlotMark, Timestamp};
+use leasehold_work::queue::Payload;
+use serde::Serialize;
+use std::time::Duration;
+use utoipa::ToSchema;
+
+/// A time of the store's clock, twice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Time {
+    /// In RFC 3339, in UTC.
+    pub at: String,
+    /// In milliseconds since 1970.
+    pub ms: u64,
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Self {
+        let ms = time.as_millis();
+        let instant = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+        Time { at: instant.map_or_else(|| format!("{ms}ms"), |instant| format!("{instant:.3}")), ms }
+    }
+}
+
+impl From<Slot> for Time {
+    fn from(slot: Slot) -> Self {
+        slot.0.into()
+    }
+}
+
+/// A duration in whole milliseconds.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Who holds something. What would let somebody act in its name is not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Holder {
+    /// What it calls itself.
+    pub label: String,
+    /// Its machine; `key-ID` of one that came through this API.
+    pub host: String,
+    /// Its process; 0 of one that came through this API.
+    pub pid: u32,
+}
+
+impl From<&HolderId> for Holder {
+    fn from(holder: &HolderId) -> Self {
+        Holder { label: holder.label.to_string(), host: holder.host.clone(), pid: holder.pid }
+    }
+}
+
+/// Who did something by hand, why and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Mark {
+    /// The operator.
+    pub by: String,
+    /// The operator's reason.
+    pub why: String,
+    /// When.
+    pub at: Time,
+}
+
+impl From<&OperatorMark> for Mark {
+    fn from(mark: &OperatorMark) -> Self {
+        Mark { by: mark.by.to_string(), why: mark.why.to_string(), at: mark.at.into() }
+    }
+}
+
+/// An operator asks whoever holds something to finish, and nobody new gets it until then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Draining {
+    /// The operator.
+    pub by: String,
+    /// The operator's reason.
+    pub why: String,
+    /// Until when.
+    pub until: Time,
+}
+
+impl From<&Drain> for Draining {
+    fn from(drain: &Drain) -> Self {
+        Draining { by: drain.asked.by.to_string(), why: drain.asked.why.to_string(), until: drain.until.into() }
+    }
+}
+
+/// How far somebody has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Report {
+    /// When that was told.
+    pub at: Time,
+    /// The epoch that it was told under.
+    pub epoch: u64,
+    /// In the worker's own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marker: Option<String>,
+    /// What the next attempt needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+}
+
+impl From<&Progress> for Report {
+    fn from(progress: &Progress) -> Self {
+        Report {
+            at: progress.at.into(),
+            epoch: progress.epoch.get(),
+            marker: progress.marker.as_ref().map(ToString::to_string),
+            checkpoint: progress.checkpoint.as_ref().map(|checkpoint| checkpoint.as_str().to_owned()),
+        }
+    }
+}
+
+/// The newest scheduled slot of a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SlotState {
+    /// Its instant.
+    pub at: Time,
+    /// `running`, `done`, `failed` or `rewound`.
+    pub state: &'static str,
+    /// The epoch that claimed it.
+    pub epoch: u64,
+}
+
+impl From<SlotMark> for SlotState {
+    fn from(mark: SlotMark) -> Self {
+        SlotState { at: mark.slot.into(), state: mark.state.as_str(), epoch: mark.epoch.get() }
+    }
+}
+
+/// Bytes that were sent as text, or in base64: one or the other.
+pub fn bytes(field: &str, text: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, Error> {
+    use base64::Engine;
+    match (text, base64) {
+        (None, None) => Ok(None),
+        (Some(text), None) => Ok(Some(text.into_bytes())),
+        (None, Some(base64)) => match base64::engine::general_purpose::STANDARD.decode(base64) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => Err(Error::invalid(&format!("{field}_base64"), "…", "it is no base64 with padding")),
+        },
+        (Some(_), Some(_)) => {
+            Err(Error::invalid(field, "…", format!("give `{field}`, which is text, or `{field}_base64`, not both")))
+        }
+    }
+}
+
+/// Bytes as text, if they are text, and in base64 if not.
+pub fn shown(payload: &Payload) -> (Option<String>, Option<String>) {
+    match payload.text() {
+        Some(text) => (Some(text.to_owned()), None),
+        None => (None, Some(payload.base64())),
+    }
+}

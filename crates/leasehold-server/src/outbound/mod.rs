@@ -1,0 +1,150 @@
+//! Requests of our own to somebody else's service: pings, webhooks, and what is fetched.
+//!
+//! Promise: one request, no redirect followed, over by the time that was given; no error names more of the URL than its
+//! host, because the rest is often a secret. Non-promise: nothing is tried twice; a request without an answer may have
+//! arrived. A build without the feature `proxy` sends nothing, and says so.
+
+#[cfg(any(feature = "proxy", feature = "server"))]
+mod connector;
+#[cfg(any(feature = "proxy", feature = "server"))]
+mod exchange;
+
+#[cfg(feature = "proxy")]
+pub(crate) use connector::{connector, is_encrypted};
+#[cfg(feature = "server")]
+pub(crate) use exchange::fetch;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use leasehold_core::secret::WebUrl;
+use leasehold_core::{Error, Kind, Result};
+use std::time::Duration;
+
+/// What is sent.
+#[derive(Debug)]
+pub struct Letter {
+    /// Where it goes.
+    pub url: WebUrl,
+    /// Further headers. Their values may be secrets.
+    pub headers: Vec<(&'static str, String)>,
+    /// Of which type the body is.
+    pub content_type: &'static str,
+    /// What a POST carries; a GET if none.
+    pub body: Option<Vec<u8>>,
+}
+
+/// What came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// How long the service asks to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+impl Answer {
+    /// Whether it was taken.
+    pub const fn is_success(self) -> bool {
+        self.status >= 200 && self.status < 300
+    }
+
+    /// Whether it was not taken, for a reason that passes.
+    pub const fn passes(self) -> bool {
+        self.status == 429 || self.status >= 500
+    }
+}
+
+/// Sends it, and gives the answer, if one comes in that time.
+#[cfg(feature = "proxy")]
+pub async fn send(letter: Letter, limit: Duration) -> Result<Answer> {
+    let url = letter.url.clone();
+    match tokio::time::timeout(limit, exchange::exchange(letter, limit)).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let limit = leasehold_core::format_duration(limit);
+            Err(Error::new(Kind::Unavailable, format!("`{url}` did not answer within {limit}")))
+        }
+    }
+}
+
+/// Refuses: nobody gets this far, because settings that need it are refused before.
+#[cfg(not(feature = "proxy"))]
+pub async fn send(letter: Letter, _: Duration) -> Result<Answer> {
+    Err(Error::new(Kind::Unsupported, format!("this build cannot send anything to `{}`", letter.url)))
+}
+
+/// The headers of a Standard Webhooks request: what is sent is signed together with its id and the time of sending, if there
+/// is something to sign with.
+pub fn webhook_headers(
+    id: &str,
+    sent_at_secs: u64,
+    secret: Option<&WebhookSecret>,
+    body: &[u8],
+) -> Vec<(&'static str, String)> {
+    let mut headers = vec![("webhook-id", id.to_owned()), ("webhook-timestamp", sent_at_secs.to_string())];
+    if let Some(secret) = secret {
+        let mut signed = format!("{id}.{sent_at_secs}.").into_bytes();
+        signed.extend_from_slice(body);
+        headers.extend(secret.sign(&signed).map(|signature| ("webhook-signature", format!("v1,{signature}"))));
+    }
+    headers
+}
+
+/// The key that webhooks are signed with.
+#[derive(Clone)]
+pub struct WebhookSecret(#[cfg_attr(not(feature = "proxy"), allow(dead_code))] Vec<u8>);
+
+impl WebhookSecret {
+    #[cfg(feature = "proxy")]
+    fn sign(&self, signed: &[u8]) -> Option<String> {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &self.0);
+        Some(STANDARD.encode(ring::hmac::sign(&key, signed).as_ref()))
+    }
+
+    #[cfg(not(feature = "proxy"))]
+    fn sign(&self, _: &[u8]) -> Option<String> {
+        None
+    }
+}
+
+impl std::fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WebhookSecret")
+    }
+}
+
+impl std::str::FromStr for WebhookSecret {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let form =
+            "use `whsec_` and the base64 text of 24 to 64 random bytes, such as whsec_$(openssl rand -base64 32)";
+        // Never the value: it is a secret.
+        let wrong = || Error::new(Kind::Invalid, format!("the webhook secret is not valid: {form}"));
+        let bytes = text.trim().strip_prefix("whsec_").and_then(|text| STANDARD.decode(text).ok());
+        bytes.filter(|bytes| (24..=64).contains(&bytes.len())).map(WebhookSecret).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "proxy")]
+    #[test]
+    fn a_webhook_is_signed_as_the_reference_libraries_do_it() {
+        let secret: WebhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().unwrap();
+        let body = br#"{"test": 2432232314}"#;
+        let headers = webhook_headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, Some(&secret), body);
+        let signature = headers.iter().find(|(name, _)| *name == "webhook-signature").map(|(_, value)| value.as_str());
+        assert_eq!(signature, Some("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="));
+    }
+
+    #[test]
+    fn a_wrong_secret_is_refused_and_not_repeated() {
+        for text in ["", "whsec_", "whsec_c2hvcnQ=", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_!!"] {
+            let error = text.parse::<WebhookSecret>().unwrap_err().to_string();
+            assert!(error.contains("24 to 64") && (text.len() < 8 || !error.contains(text)), "{error}");
+        }
+    }
+}

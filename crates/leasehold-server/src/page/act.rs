@@ -1,0 +1,274 @@
+//! An operator's orders: what is offered for a record as it was seen, and what comes of it.
+//!
+//! Promise: an order is given with a reason, by the key's label and id, on the epoch that the form was made from. A record that
+//! has moved on since refuses it, and the page shows what it is now.
+
+use super::form::Fields;
+use super::lease::{self, Told, name_in};
+use super::visit::Visit;
+use super::{item, runs};
+use crate::access::Verb;
+use crate::serve::Problem;
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use leasehold_core::item::{Item, State};
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::{Epoch, Error, HolderId, Kind, Label, LeaseName, Nonce, Operated, Ownership, Timestamp, Ttl};
+use leasehold_work::queue::{ItemId, Queue, protocol};
+use leasehold_work::schedule::requests::NewRequest;
+use std::collections::HashMap;
+
+/// A form for one order.
+#[derive(Debug, Clone)]
+pub struct OrderForm {
+    /// What is sent.
+    pub word: &'static str,
+    /// What its button says.
+    pub label: &'static str,
+    /// What it does.
+    pub explain: &'static str,
+    /// Whether somebody loses something by it.
+    pub is_grave: bool,
+    /// The epoch that was seen.
+    pub epoch: u64,
+    /// A field besides the reason.
+    pub field: Option<Field>,
+    /// The pause that was seen, for the order that ends it.
+    pub pause: Option<String>,
+}
+
+/// A field of a form.
+#[derive(Debug, Clone)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What it says beside it.
+    pub label: &'static str,
+    /// What is in it at first.
+    pub value: &'static str,
+}
+
+impl OrderForm {
+    const fn new(word: &'static str, label: &'static str, epoch: u64, explain: &'static str) -> Self {
+        OrderForm { word, label, explain, is_grave: false, epoch, field: None, pause: None }
+    }
+
+    fn grave(self) -> Self {
+        OrderForm { is_grave: true, ..self }
+    }
+
+    fn with(self, name: &'static str, label: &'static str, value: &'static str) -> Self {
+        OrderForm { field: Some(Field { name, label, value }), ..self }
+    }
+}
+
+/// What can be ordered about a lease.
+pub fn lease_orders(record: &Ownership, now: Timestamp) -> Vec<OrderForm> {
+    if record.relocation.is_some() {
+        return Vec::new();
+    }
+    let epoch = record.epoch.get();
+    let mut orders = Vec::new();
+    if record.live_tenure(now).is_some() {
+        let explain =
+            "Takes it from whoever has it now. Anyone may acquire it next; stale writes are refused by guards.";
+        orders.push(OrderForm::new("revoke", "Revoke", epoch, explain).grave());
+        let explain = "Asks the holder to finish, and lets nobody new in meanwhile.";
+        orders.push(OrderForm::new("drain", "Ask to finish", epoch, explain).with("within", "Within", "10m"));
+        let explain = "Takes it from whoever has it and gives it to a new holder, whose token is shown once.";
+        orders.push(OrderForm::new("hand-off", "Hand off", epoch, explain).grave().with("to", "New holder", ""));
+    }
+    orders.extend(pause_orders(record));
+    orders
+}
+
+/// What can be ordered about a job: that its lease is kept from new holders, or no longer.
+pub fn pause_orders(record: &Ownership) -> Vec<OrderForm> {
+    let epoch = record.epoch.get();
+    vec![match &record.paused {
+        None => OrderForm::new("pause", "Pause", epoch, "Blocks new holders. The current holder is not affected."),
+        Some(paused) => OrderForm {
+            pause: Some(paused.nonce.to_string()),
+            ..OrderForm::new("resume", "Resume", epoch, "Lets holders in again.")
+        },
+    }]
+}
+
+/// What can be ordered about a job that somebody could run now.
+pub fn job_orders(record: &Ownership, now: Timestamp, can_be_asked_for: bool) -> Vec<OrderForm> {
+    let is_free = record.live_tenure(now).is_none() && record.paused.is_none() && record.live_drain(now).is_none();
+    let mut orders = Vec::new();
+    if can_be_asked_for && is_free && record.relocation.is_none() {
+        let explain = "Asks the schedulers to run it now. It takes no regular slot, and one of them runs it once.";
+        orders.push(OrderForm::new("trigger", "Run now", record.epoch.get(), explain));
+    }
+    orders.extend(pause_orders(record));
+    orders
+}
+
+/// What can be ordered about an item.
+pub fn item_orders(item: &Item) -> Vec<OrderForm> {
+    if item.relocation.is_some() {
+        return Vec::new();
+    }
+    let epoch = item.epoch.get();
+    let retry = OrderForm::new("retry", "Retry", epoch, "Puts it back in line, with all its attempts.");
+    let cancel = OrderForm::new("cancel", "Cancel", epoch, "Takes it out of the line, for good.").grave();
+    match item.state {
+        State::Dead { .. } => vec![retry, cancel],
+        State::Cancelled { .. } => vec![retry],
+        State::Ready | State::Claimed(_) => vec![cancel],
+        State::Done { .. } | State::Purged { .. } => Vec::new(),
+    }
+}
+
+/// Reads a form and refuses whoever may not send it.
+async fn allowed(visit: &Visit, name: &str, body: &Bytes) -> Result<(Fields, Epoch), Problem> {
+    let fields = Fields::of_body(body)?;
+    visit.check(fields.get("token").unwrap_or_default()).await?;
+    visit.caller.may(Verb::Operate, &visit.namespace, Some(name))?;
+    let epoch = fields.get("epoch").unwrap_or_default().parse::<Epoch>()?;
+    Ok((fields, epoch))
+}
+
+/// An order about a lease.
+pub async fn on_lease(
+    visit: Visit,
+    Path(path): Path<HashMap<String, String>>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let name = name_in(&path)?;
+    let (fields, epoch) = allowed(&visit, name.as_str(), &body).await?;
+    match give(&visit, &name, &fields, epoch, true).await {
+        Ok(None) => Ok(done(&visit.frame.to(format!("lease/{name}")), &fields)),
+        Ok(Some(token)) => {
+            let text = "Handed off. This is the new holder's token; it is shown this once.";
+            let told = Told { token: Some(token), ..Told::good(text) };
+            lease::show(&visit, &name, Some(told), StatusCode::OK).await
+        }
+        Err(error) => {
+            let (status, told) = refused(error)?;
+            lease::show(&visit, &name, Some(told), status).await
+        }
+    }
+}
+
+/// An order about a job, which is one about its lease.
+pub async fn on_job(visit: Visit, Path(path): Path<HashMap<String, String>>, body: Bytes) -> Result<Response, Problem> {
+    let name = name_in(&path)?;
+    let (fields, epoch) = allowed(&visit, name.as_str(), &body).await?;
+    if fields.get("order") == Some("trigger") {
+        let Err((status, told)) = trigger(&visit, &name, &fields, epoch).await? else {
+            return Ok(done(&visit.frame.to(format!("job/{name}")), &fields));
+        };
+        return runs::show(&visit, &name, None, Some(told), status).await;
+    }
+    match give(&visit, &name, &fields, epoch, false).await {
+        Ok(_) => Ok(done(&visit.frame.to(format!("job/{name}")), &fields)),
+        Err(error) => {
+            let (status, told) = refused(error)?;
+            runs::show(&visit, &name, None, Some(told), status).await
+        }
+    }
+}
+
+/// Asks for a run of a job. The inner error is what the page shows of a request that was refused.
+async fn trigger(
+    visit: &Visit,
+    job: &LeaseName,
+    fields: &Fields,
+    epoch: Epoch,
+) -> Result<Result<(), (StatusCode, Told)>, Problem> {
+    let why = match fields.why() {
+        Ok(why) => why,
+        Err(error) => return refused(error).map(Err),
+    };
+    let new = NewRequest { id: Nonce::random(), job: job.clone(), epoch, by: visit.who(), why };
+    match visit.ask_for_run(new).await {
+        Ok(_) => Ok(Ok(())),
+        Err(problem) if problem.status() == StatusCode::CONFLICT => {
+            let text = format!(
+                "Nothing was done: {}. The current state is shown below; review it and try again.",
+                problem.detail()
+            );
+            Ok(Err((StatusCode::CONFLICT, Told::bad(text))))
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+fn done(address: &str, fields: &Fields) -> Response {
+    Redirect::to(&format!("{address}?done={}", super::form::in_query(fields.get("order").unwrap_or_default())))
+        .into_response()
+}
+
+/// Gives an order about a lease; the token of the new holder for a hand-off.
+async fn give(
+    visit: &Visit,
+    name: &LeaseName,
+    fields: &Fields,
+    epoch: Epoch,
+    takes_away: bool,
+) -> Result<Option<String>, Error> {
+    let why = fields.why()?;
+    let order = match fields.get("order").unwrap_or_default() {
+        "pause" => Order::Pause,
+        "resume" => Order::Resume { pause: fields.get("pause").unwrap_or_default().parse()? },
+        "revoke" if takes_away => Order::Revoke,
+        "drain" if takes_away => Order::Drain { within: fields.get("within").unwrap_or("10m").parse()? },
+        "hand-off" if takes_away => {
+            let to = HolderId::new(Some(Label::named("new holder", fields.get("to").unwrap_or_default())?));
+            Order::HandOff { to, ttl: fields.get("ttl").unwrap_or("5m").parse::<Ttl>()? }
+        }
+        other => return Err(Error::invalid("order", other, "there is no such order here")),
+    };
+    match visit.coordinator.operate_if(name, visit.who(), why, Some(epoch), order).await? {
+        Operated::Done(_) => Ok(None),
+        Operated::HandedOff(grant) => Ok(Some(grant.token().wire())),
+        Operated::Refused(refusal) => {
+            let message =
+                format!("Nothing was done: {refusal}. The current state is shown below; review it and try again.");
+            Err(Error::new(Kind::Fenced, message))
+        }
+    }
+}
+
+/// An order about an item.
+pub async fn on_item(
+    visit: Visit,
+    Path(path): Path<HashMap<String, String>>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let (queue, id) = item::item_in(&path)?;
+    let (fields, epoch) = allowed(&visit, queue.as_str(), &body).await?;
+    let queue = Queue::new(visit.coordinator.store().clone(), queue);
+    match order_item(&visit, &queue, &id, &fields, epoch).await {
+        Ok(()) => Ok(done(&visit.frame.to(format!("item/{}/{id}", queue.name())), &fields)),
+        Err(error) => {
+            let (status, told) = refused(error)?;
+            item::show(&visit, &queue, &id, false, Some(told), status).await
+        }
+    }
+}
+
+async fn order_item(visit: &Visit, queue: &Queue, id: &ItemId, fields: &Fields, epoch: Epoch) -> Result<(), Error> {
+    let why = fields.why()?;
+    let order = match fields.get("order").unwrap_or_default() {
+        "retry" => protocol::Order::Retry { past: None },
+        "cancel" => protocol::Order::Cancel,
+        other => return Err(Error::invalid("order", other, "there is no such order here")),
+    };
+    queue.operate(id, visit.who(), why, Some(epoch), order).await.map(drop)
+}
+
+/// What is shown on the page itself: what was refused, or was wrong in the form. The rest is a problem of its own.
+fn refused(error: Error) -> Result<(StatusCode, Told), Problem> {
+    let status = match error.kind() {
+        Kind::Fenced | Kind::Lost | Kind::Contended => StatusCode::CONFLICT,
+        Kind::Invalid => StatusCode::BAD_REQUEST,
+        _ => return Err(error.into()),
+    };
+    Ok((status, Told::bad(error.to_string())))
+}

@@ -1,0 +1,278 @@
+//! Orders about many dead letters of one reason: they are counted and shown first, then these and no others are acted on.
+//!
+//! Promise: the form names each item with the epoch that it was counted at. Newcomers are not in it; what has changed since is
+//! left as it is, and counted. Non-promise: one order is not one step. What was done before the store failed stays done.
+
+use super::budget::BULK;
+use super::form::{Fields, in_query};
+use super::frame::{self, Frame};
+use super::lease::Told;
+use super::queues::{Found, queue_in, search};
+use super::times::thousands;
+use super::visit::Visit;
+use crate::access::Verb;
+use crate::serve::Problem;
+use askama::Template;
+use axum::body::Bytes;
+use axum::extract::{Path, RawQuery};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use leasehold_core::item::{Item, ItemName, QueueName};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Why};
+use leasehold_work::queue::{ItemId, Queue, protocol};
+use std::collections::HashMap;
+
+/// What is done to many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BulkOrder {
+    /// Put back in line.
+    Retry,
+    /// Removed.
+    Purge,
+}
+
+impl BulkOrder {
+    fn parse(word: &str) -> Result<Self, Error> {
+        match word {
+            "retry" => Ok(BulkOrder::Retry),
+            "purge" => Ok(BulkOrder::Purge),
+            other => Err(Error::invalid("order", other, "there is no such order here")),
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            BulkOrder::Retry => "retry",
+            BulkOrder::Purge => "purge",
+        }
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            BulkOrder::Retry => "Retry",
+            BulkOrder::Purge => "Purge",
+        }
+    }
+
+    const fn explain(self) -> &'static str {
+        match self {
+            BulkOrder::Retry => "Puts them back in line, with all their attempts.",
+            BulkOrder::Purge => {
+                "Removes them for good, with their payloads and histories. One that was given up within the last minute stays."
+            }
+        }
+    }
+}
+
+/// Where the dead letters of a reason are counted for an order, from the same items on that the queue's page looked at.
+pub fn address(frame: &Frame, queue: &QueueName, order: BulkOrder, reason: &str, after: Option<&LeaseName>) -> String {
+    let address = frame.to(format!("queue/{queue}/dead-letters"));
+    let after = after.map(|after| format!("&after={}", in_query(after.as_str()))).unwrap_or_default();
+    format!("{address}?order={}&reason={}{after}", order.word(), in_query(reason))
+}
+
+#[derive(Template)]
+#[template(path = "dead-letters.html")]
+struct ConfirmPage {
+    frame: Frame,
+    queue: String,
+    reason: String,
+    order: &'static str,
+    label: &'static str,
+    explain: &'static str,
+    is_grave: bool,
+    count: String,
+    is_one: bool,
+    /// How many there are, if that is more than one order takes.
+    of: Option<String>,
+    looked_at: String,
+    is_partial: bool,
+    items: String,
+    action: String,
+}
+
+/// Counts, and asks for a reason.
+pub async fn confirm(
+    visit: Visit,
+    Path(path): Path<HashMap<String, String>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let name = queue_in(&path)?;
+    visit.caller.may(Verb::Operate, &visit.namespace, Some(name.as_str()))?;
+    visit.reads(name.as_str())?;
+    let fields = Fields::of_query(query.as_deref());
+    let order = BulkOrder::parse(fields.get("order").unwrap_or_default())?;
+    let reason = fields.exact("reason").unwrap_or_default();
+    let after = fields.get("after").and_then(|name| LeaseName::new(name).ok());
+    let queue = Queue::new(visit.coordinator.store().clone(), name.clone());
+    let Found { mut dead, looked_at, next, .. } = search(&queue, after).await?;
+    let letters = dead.remove(reason).unwrap_or_default();
+    let meant = letters.len().min(BULK);
+    let page = ConfirmPage {
+        queue: name.to_string(),
+        reason: reason.to_owned(),
+        order: order.word(),
+        label: order.label(),
+        explain: order.explain(),
+        is_grave: order == BulkOrder::Purge,
+        count: thousands(meant as u64),
+        is_one: meant == 1,
+        of: (meant < letters.len()).then(|| thousands(letters.len() as u64)),
+        looked_at: thousands(looked_at),
+        is_partial: next.is_some(),
+        items: written(&letters[..meant]),
+        action: visit.frame.to(format!("queue/{name}/dead-letters")),
+        frame: visit.frame.clone(),
+    };
+    Ok(frame::send(StatusCode::OK, &page))
+}
+
+/// Items with the epochs that they were counted at, as the form carries them.
+fn written(letters: &[(ItemName, Item)]) -> String {
+    let one = |(name, item): &(ItemName, Item)| format!("{}@{}", name.id, item.epoch);
+    letters.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn counted(text: &str) -> Result<Vec<(ItemId, Epoch)>, Problem> {
+    let wrong = || Problem::invalid("field `items`: it is not what the page counted; open the queue and count again");
+    let one = |item: &str| -> Result<(ItemId, Epoch), Problem> {
+        let (id, epoch) = item.rsplit_once('@').ok_or_else(wrong)?;
+        Ok((id.parse().map_err(|_| wrong())?, epoch.parse().map_err(|_| wrong())?))
+    };
+    let items: Vec<_> = text.split_ascii_whitespace().take(BULK + 1).map(one).collect::<Result<_, Problem>>()?;
+    if items.is_empty() || items.len() > BULK { Err(wrong()) } else { Ok(items) }
+}
+
+/// What came of an order about many.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Acted {
+    done: u64,
+    left: u64,
+}
+
+/// Acts on what was counted.
+pub async fn act(visit: Visit, Path(path): Path<HashMap<String, String>>, body: Bytes) -> Result<Response, Problem> {
+    let name = queue_in(&path)?;
+    let fields = Fields::of_body(&body)?;
+    visit.check(fields.get("token").unwrap_or_default()).await?;
+    visit.caller.may(Verb::Operate, &visit.namespace, Some(name.as_str()))?;
+    let order = BulkOrder::parse(fields.get("order").unwrap_or_default())?;
+    let items = counted(fields.get("items").unwrap_or_default())?;
+    let why = fields.why()?;
+    let queue = Queue::new(visit.coordinator.store().clone(), name.clone());
+    let (mut acted, mut trouble) = (Acted::default(), None);
+    for (id, epoch) in &items {
+        match one(&visit, &queue, order, id, *epoch, &why).await {
+            Ok(true) => acted.done += 1,
+            Ok(false) => acted.left += 1,
+            Err(error) => {
+                trouble = Some(error);
+                break;
+            }
+        }
+    }
+    if order == BulkOrder::Purge {
+        // What is gone has no history to write it in.
+        let (key, queue, items) = (visit.caller.key.as_str(), name.as_str(), acted.done);
+        tracing::info!(key, queue, items, why = why.as_str(), "purged");
+    }
+    if let Some(error) = trouble {
+        return Err(broken_off(order, acted, items.len() as u64, error));
+    }
+    let Acted { done, left } = acted;
+    let to = visit.frame.to(format!("queue/{name}?done={}&items={done}&left={left}", order.word()));
+    Ok(Redirect::to(&to).into_response())
+}
+
+/// Acts on one; false if it is no longer as it was counted, or must stay.
+async fn one(
+    visit: &Visit,
+    queue: &Queue,
+    order: BulkOrder,
+    id: &ItemId,
+    epoch: Epoch,
+    why: &Why,
+) -> Result<bool, Error> {
+    let ordered = match order {
+        BulkOrder::Purge => return queue.purge_dead_letter(id, epoch).await,
+        BulkOrder::Retry => {
+            let order = protocol::Order::Retry { past: None };
+            queue.operate(id, visit.who(), why.clone(), Some(epoch), order).await
+        }
+    };
+    match ordered {
+        Ok(_) => Ok(true),
+        // Refused on the record as it is now: another epoch, finished otherwise, or gone.
+        Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Invalid) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn broken_off(order: BulkOrder, acted: Acted, of: u64, error: Error) -> Problem {
+    if acted == Acted::default() {
+        return error.into();
+    }
+    let Acted { done, left } = acted;
+    let rest = of - done - left;
+    let told = told(order, done, left);
+    let message = format!("{told} Then it was broken off, and {rest} were not or perhaps not acted on; count again");
+    Error::new(error.kind(), message).with_source(error).into()
+}
+
+/// What the numbers in an address stand for, after an order was carried out.
+pub fn by_numbers(fields: &Fields) -> Option<Told> {
+    let order = BulkOrder::parse(fields.get("done")?).ok()?;
+    let number = |name: &str| fields.get(name)?.parse::<u64>().ok();
+    Some(Told::good(told(order, number("items")?, number("left")?)))
+}
+
+fn told(order: BulkOrder, done: u64, left: u64) -> String {
+    let letters = |count: u64| {
+        if count == 1 { "1 dead letter is".into() } else { format!("{} dead letters are", thousands(count)) }
+    };
+    let done = match order {
+        BulkOrder::Retry => format!("{} back in line.", letters(done)),
+        BulkOrder::Purge => format!("{} removed.", letters(done)),
+    };
+    let left = match (order, left) {
+        (_, 0) => return done,
+        (BulkOrder::Retry, 1) => "1 had changed meanwhile and is left as it is.".to_owned(),
+        (BulkOrder::Retry, many) => format!("{} had changed meanwhile and are left as they are.", thousands(many)),
+        (BulkOrder::Purge, 1) => {
+            "1 had changed meanwhile, or was given up within the last minute, and is left.".to_owned()
+        }
+        (BulkOrder::Purge, many) => {
+            format!("{} had changed meanwhile, or were given up within the last minute, and are left.", thousands(many))
+        }
+    };
+    format!("{done} {left}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_says_how_many_were_done_and_how_many_had_changed() {
+        assert_eq!(told(BulkOrder::Retry, 35, 0), "35 dead letters are back in line.");
+        let some = "1,035 dead letters are back in line. 2 had changed meanwhile and are left as they are.";
+        assert_eq!(told(BulkOrder::Retry, 1_035, 2), some);
+        assert!(told(BulkOrder::Purge, 1, 1).starts_with("1 dead letter is removed. 1 had changed meanwhile"));
+    }
+
+    #[test]
+    fn only_what_a_page_counted_is_read() {
+        let id = "0123456789a0000deadbeef";
+        let items = counted(&format!("{id}@3 k.sent-3@1")).unwrap();
+        assert_eq!(
+            items.iter().map(|(id, epoch)| (id.as_str(), epoch.get())).collect::<Vec<_>>(),
+            [(id, 3), ("k.sent-3", 1)]
+        );
+        for wrong in
+            [String::new(), id.to_owned(), format!("{id}@x"), "x@1".to_owned(), format!("{id}@1 ").repeat(BULK + 1)]
+        {
+            assert!(counted(&wrong).is_err(), "{wrong:.80}");
+        }
+        assert_eq!(counted(&format!("{id}@1 ").repeat(BULK)).unwrap().len(), BULK);
+    }
+}

@@ -1,0 +1,157 @@
+//! One item of a queue: its attempts, its checkpoint, what came after it. What it carries is hidden until it is asked for.
+
+use super::act::{OrderForm, item_orders};
+use super::form::Fields;
+use super::frame::{self, Frame};
+use super::lease::Told;
+use super::times::When;
+use super::visit::Visit;
+use crate::serve::Problem;
+use askama::Template;
+use axum::extract::{Path, RawQuery};
+use axum::http::StatusCode;
+use axum::response::Response;
+use leasehold_core::item::{Item, Payload, QueueName, State};
+use leasehold_work::queue::{Inspection, ItemId, Queue};
+use std::collections::HashMap;
+
+/// Something that happened.
+struct Happened {
+    at: When,
+    what: String,
+    style: &'static str,
+    epoch: u64,
+    by: String,
+    why: String,
+}
+
+/// What an item carries, or what came of it.
+struct Content {
+    bytes: usize,
+    /// None while it is hidden.
+    text: Option<String>,
+    is_text: bool,
+}
+
+impl Content {
+    fn of(payload: &Payload, is_shown: bool) -> Self {
+        let text = payload.text().map_or_else(|| payload.base64(), str::to_owned);
+        Content { bytes: payload.bytes().len(), text: is_shown.then_some(text), is_text: payload.text().is_some() }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "item.html")]
+struct ItemPage {
+    frame: Frame,
+    now_ms: u64,
+    queue: String,
+    id: String,
+    told: Option<Told>,
+    state: &'static str,
+    epoch: u64,
+    tried: u32,
+    most: u32,
+    priority: u8,
+    added: When,
+    due: Option<When>,
+    holder: Option<String>,
+    expires: Option<When>,
+    why: Option<String>,
+    marker: Option<String>,
+    checkpoint: Option<String>,
+    progress_at: Option<When>,
+    drain: Option<String>,
+    origin: Option<String>,
+    follow_ups: Vec<(String, String)>,
+    payload: Content,
+    result: Option<Content>,
+    history: Vec<Happened>,
+    action: String,
+    orders: Vec<OrderForm>,
+}
+
+/// The item that a path names.
+pub fn item_in(path: &HashMap<String, String>) -> Result<(QueueName, ItemId), Problem> {
+    let part = |name: &str| path.get(name).map(String::as_str).unwrap_or_default();
+    Ok((part("queue").parse()?, part("id").parse()?))
+}
+
+/// The page.
+pub async fn page(
+    visit: Visit,
+    Path(path): Path<HashMap<String, String>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let (queue, id) = item_in(&path)?;
+    visit.reads(queue.as_str())?;
+    let fields = Fields::of_query(query.as_deref());
+    let is_shown = fields.get("payload") == Some("shown");
+    let queue = Queue::new(visit.coordinator.store().clone(), queue);
+    show(&visit, &queue, &id, is_shown, Told::by_word(&fields), StatusCode::OK).await
+}
+
+/// The page, with what came of an order.
+pub async fn show(
+    visit: &Visit,
+    queue: &Queue,
+    id: &ItemId,
+    is_shown: bool,
+    told: Option<Told>,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let Inspection { item, now, .. } = queue.inspect(id).await?;
+    let progress = item.progress.as_ref();
+    let tenure = item.tenure();
+    let page = ItemPage {
+        now_ms: now.as_millis(),
+        queue: queue.name().to_string(),
+        id: id.to_string(),
+        told,
+        state: item.word(now),
+        epoch: item.epoch.get(),
+        tried: item.tried,
+        most: item.attempts.most,
+        priority: item.priority.get(),
+        added: When::new(item.added, now),
+        due: item.due.filter(|due| *due > now).map(|due| When::new(due, now)),
+        holder: tenure.map(|tenure| tenure.holder.to_string()),
+        expires: tenure.map(|tenure| When::new(tenure.deadline, now)),
+        why: why(&item),
+        marker: progress.and_then(|p| p.marker.as_ref()).map(ToString::to_string),
+        checkpoint: progress.and_then(|p| p.checkpoint.as_ref()).map(|c| c.as_str().to_owned()),
+        progress_at: progress.map(|progress| When::new(progress.at, now)),
+        drain: item.live_drain(now).map(ToString::to_string),
+        origin: item.origin.clone(),
+        follow_ups: follow_ups(visit, &item),
+        payload: Content::of(&item.payload, is_shown),
+        result: item.result.as_ref().map(|result| Content::of(result, is_shown)),
+        history: happened(&item, now),
+        action: visit.frame.to(format!("item/{}/{id}", queue.name())),
+        orders: if visit.operates(queue.name().as_str()) { item_orders(&item) } else { Vec::new() },
+        frame: visit.frame.clone(),
+    };
+    Ok(frame::send(status, &page))
+}
+
+fn why(item: &Item) -> Option<String> {
+    if let State::Dead { why, .. } = &item.state { Some(why.to_string()) } else { None }
+}
+
+/// What its completion added, and is still to add.
+fn follow_ups(visit: &Visit, item: &Item) -> Vec<(String, String)> {
+    let names = item.follow_ups.iter().chain(item.outbox.iter().map(|follow_up| &follow_up.name));
+    names.map(|n| (n.to_string(), visit.frame.to(format!("item/{}/{}", n.queue, n.id)))).collect()
+}
+
+fn happened(item: &Item, now: leasehold_core::Timestamp) -> Vec<Happened> {
+    let happened = item.history.iter().rev().map(|event| Happened {
+        at: When::new(event.at, now),
+        what: event.what.as_str().replace('_', " "),
+        style: event.what.as_str(),
+        epoch: event.epoch.get(),
+        by: event.by.as_ref().map(ToString::to_string).unwrap_or_default(),
+        why: event.why.as_ref().map(ToString::to_string).unwrap_or_default(),
+    });
+    happened.collect()
+}

@@ -1,0 +1,175 @@
+//! Jobs: when each is due next, in words, and what became of its last slots.
+
+use super::budget::JOBS;
+use super::form::Fields;
+use super::frame::{self, Frame};
+use super::leases::Standing;
+use super::times::{When, exact, thousands};
+use super::visit::Visit;
+use crate::serve::Problem;
+use askama::Template;
+use askama::filters::HtmlSafe;
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use axum::response::Response;
+use futures_util::future::try_join_all;
+use leasehold_core::{Inspection, LeaseName, Timestamp};
+use leasehold_work::notify::overdue;
+use leasehold_work::schedule::{Definition, Definitions, Entry, Fate, JobVerbs, Journal};
+
+/// How many slots a strip shows.
+const STRIP: usize = 30;
+/// How wide each is drawn, with the gap after it.
+const STEP: usize = 8;
+
+/// A slot, or several, in a strip.
+struct Cell {
+    x: usize,
+    fate: &'static str,
+    words: String,
+}
+
+/// The last fates of a job, drawn.
+#[derive(Template)]
+#[template(path = "strip.html")]
+pub struct Strip {
+    cells: Vec<Cell>,
+    width: usize,
+    summary: String,
+}
+
+// Its template escapes what is in it.
+impl HtmlSafe for Strip {}
+
+/// How well a fate is, as a style.
+pub const fn style(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Succeeded => "succeeded",
+        Fate::Failed | Fate::Died => "failed",
+        Fate::Lost => "lost",
+        Fate::Running => "held",
+        Fate::NotStarted => "expired",
+        Fate::SkippedOverlap | Fate::Paused | Fate::Drained => "skipped",
+        Fate::DroppedTooOld | Fate::DroppedCoalesced | Fate::DroppedClockAhead => "dropped",
+    }
+}
+
+/// A fate in words.
+pub fn words(fate: Fate) -> String {
+    match fate {
+        Fate::SkippedOverlap => "skipped: an earlier run was still running".to_owned(),
+        Fate::DroppedTooOld => "dropped: too old to catch up on".to_owned(),
+        Fate::DroppedCoalesced => "dropped: a newer slot was run instead".to_owned(),
+        Fate::DroppedClockAhead => "dropped: the store's clock had been ahead".to_owned(),
+        Fate::Paused => "skipped: the job was paused".to_owned(),
+        other => other.as_str().replace('_', " "),
+    }
+}
+
+impl Strip {
+    /// The newest entries of a journal, the newest last.
+    pub fn of(journal: &Journal) -> Self {
+        let from = journal.entries.len().saturating_sub(STRIP);
+        let newest = &journal.entries[from..];
+        let cells = newest.iter().enumerate().map(|(at, entry)| Cell {
+            x: at * STEP,
+            fate: style(entry.fate),
+            words: format!("{}: {}", exact(entry.slot.0), words(entry.fate)),
+        });
+        let count = |good: &dyn Fn(Fate) -> bool| newest.iter().filter(|entry| good(entry.fate)).count();
+        let (good, bad) = (count(&|f| f == Fate::Succeeded), count(&|f| matches!(style(f), "failed" | "lost")));
+        let summary = match newest.len() {
+            0 => "no slot yet".to_owned(),
+            all => format!("{all} slots: {good} succeeded, {bad} failed, {} other", all - good - bad),
+        };
+        Strip { cells: cells.collect(), width: (STRIP * STEP).max(1), summary }
+    }
+}
+
+/// A row.
+struct Row {
+    name: String,
+    address: String,
+    when: String,
+    line: String,
+    next: Option<When>,
+    state: &'static str,
+    /// What was not run that should have been, in words.
+    overdue: Option<String>,
+    last: Option<(String, &'static str, When)>,
+    strip: Strip,
+    host: String,
+}
+
+#[derive(Template)]
+#[template(path = "jobs.html")]
+struct JobsPage {
+    frame: Frame,
+    now_ms: u64,
+    rows: Vec<Row>,
+    next: Option<String>,
+}
+
+/// The newest slot of a journal that has come due.
+pub fn newest(journal: &Journal) -> Option<&Entry> {
+    journal.entries.last()
+}
+
+/// The page.
+pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let fields = Fields::of_query(query.as_deref());
+    let after = visit.after(&fields).await?;
+    let (jobs, next) = Definitions::new(visit.coordinator.clone()).page(after.as_ref(), JOBS).await?;
+    let seen = jobs.iter().filter(|(name, _)| visit.sees(name.as_str()));
+    let rows = try_join_all(seen.map(|(name, definition)| row(&visit, name, definition))).await?;
+    let now = rows.iter().map(|(now, _)| *now).max();
+    let now = now.unwrap_or(Timestamp::from_millis(leasehold_system::clock::wall_ms()));
+    let next = visit.cursor(next.as_ref()).await?;
+    let page = JobsPage {
+        now_ms: now.as_millis(),
+        rows: rows.into_iter().map(|(_, row)| row).collect(),
+        next: next.map(|next| format!("{}?after={next}", visit.frame.to("jobs"))),
+        frame: visit.frame,
+    };
+    Ok(frame::send(StatusCode::OK, &page))
+}
+
+async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result<(Timestamp, Row), Problem> {
+    let lease = visit.coordinator.inspect(name).await?;
+    // A damaged journal hides no job, and says nothing of what was missed.
+    let journal = visit.coordinator.journal(name).await.map(|(journal, _)| journal);
+    let overdue = journal.as_ref().ok().and_then(|journal| overdue_words(definition, &lease, journal));
+    let journal = journal.unwrap_or_default();
+    let now = lease.now;
+    let schedule = definition.schedule();
+    let standing = Standing::of(&lease.record, now);
+    let last = newest(&journal).map(|entry| (words(entry.fate), style(entry.fate), When::new(entry.slot.0, now)));
+    let next = schedule.as_ref().ok().and_then(|schedule| schedule.next_after(now));
+    let row = Row {
+        address: visit.frame.to(format!("job/{name}")),
+        name: name.to_string(),
+        when: schedule.as_ref().map_or_else(|error| error.to_string(), |schedule| schedule.words()),
+        line: definition.timing.to_string(),
+        next: next.map(|slot| When::new(slot.0, now)),
+        state: match standing {
+            Standing::Held | Standing::Stalled | Standing::Draining => "running",
+            Standing::Paused => "paused",
+            Standing::Moved => "moved",
+            _ => "waiting",
+        },
+        overdue,
+        last,
+        strip: Strip::of(&journal),
+        host: definition.host.clone(),
+    };
+    Ok((now, row))
+}
+
+/// What of a job is late or was missed, as `leasehold check --missed` says it: nobody may be there to run it.
+pub fn overdue_words(definition: &Definition, lease: &Inspection, journal: &Journal) -> Option<String> {
+    let (overdue, _) = overdue(definition, &lease.record, journal, lease.now).ok()?;
+    let missed = overdue.missed.map(|(count, ..)| format!("missed {}", thousands(count)));
+    let late = overdue.late.map(|_| "late".to_owned());
+    let words: Vec<String> = late.into_iter().chain(missed).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}

@@ -1,0 +1,299 @@
+//! All leases: who holds what, what stalls, what is paused, what was lately lost.
+
+use super::budget::{LEASES, SEARCH_STEP, SEARCH_STEPS};
+use super::form::{Fields, in_query};
+use super::frame::{self, Frame};
+use super::times::{When, brief, ms, thousands};
+use super::visit::Visit;
+use crate::serve::Problem;
+use askama::Template;
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use axum::response::Response;
+use leasehold_core::{Inspection, LeaseName, Outcome, Ownership, Timestamp};
+use std::time::Duration;
+
+/// A holder that has told of progress and then not for so long counts as stalled.
+const STALLED: Duration = Duration::from_secs(600);
+/// What was lost within this time counts as lately lost.
+const LATELY: Duration = Duration::from_secs(24 * 3600);
+
+/// How a lease stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Somebody has it.
+    Held,
+    /// Somebody has it, told of progress, and has been silent since.
+    Stalled,
+    /// Somebody has it and was asked to finish.
+    Draining,
+    /// Nobody new gets it.
+    Paused,
+    /// Lately, a holder ran out of time, gave up or was put out, and nobody has it since.
+    Lost,
+    /// Nobody has it.
+    Free,
+    /// It is in another store, or on its way there.
+    Moved,
+    /// Only its epoch is left.
+    Forgotten,
+}
+
+impl Standing {
+    /// As the record says at this time.
+    pub fn of(record: &Ownership, now: Timestamp) -> Self {
+        if record.relocation.is_some() {
+            return Standing::Moved;
+        }
+        if record.paused.is_some() {
+            return Standing::Paused;
+        }
+        if record.live_tenure(now).is_some() {
+            let progress = record.progress.as_ref().filter(|progress| progress.epoch == record.epoch);
+            return match progress {
+                _ if record.live_drain(now).is_some() => Standing::Draining,
+                Some(progress) if now.saturating_since(progress.at) >= STALLED => Standing::Stalled,
+                _ => Standing::Held,
+            };
+        }
+        let ran_out = record.tenure.is_some();
+        let last = record.transfers.last().and_then(|transfer| transfer.outcome);
+        let was_lost = ran_out || matches!(last, Some(Outcome::Expired | Outcome::Lost | Outcome::Evicted));
+        let is_late = record.idle_since().is_some_and(|since| now.saturating_since(since) < LATELY);
+        match () {
+            () if record.forgotten.is_some() => Standing::Forgotten,
+            () if was_lost && is_late => Standing::Lost,
+            () => Standing::Free,
+        }
+    }
+
+    /// The word on the page, which is also its style.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Standing::Held => "held",
+            Standing::Stalled => "stalled",
+            Standing::Draining => "draining",
+            Standing::Paused => "paused",
+            Standing::Lost => "lost",
+            Standing::Free => "free",
+            Standing::Moved => "moved",
+            Standing::Forgotten => "forgotten",
+        }
+    }
+}
+
+/// What the listing is narrowed to.
+const FILTERS: [(&str, &str); 5] =
+    [("", "All"), ("held", "Held"), ("stalled", "Stalled"), ("paused", "Paused"), ("lost", "Lately lost")];
+
+fn is_shown(filter: &str, Inspection { record, now, .. }: &Inspection) -> bool {
+    match filter {
+        "" => Standing::of(record, *now) != Standing::Forgotten,
+        // Also one that is paused meanwhile.
+        "held" => record.relocation.is_none() && record.live_tenure(*now).is_some(),
+        other => Standing::of(record, *now).word() == other,
+    }
+}
+
+/// A row.
+struct Row {
+    name: String,
+    address: String,
+    standing: &'static str,
+    holder: String,
+    /// Since when somebody has it, or nobody.
+    since: Option<When>,
+    expires: Option<When>,
+    epoch: u64,
+    note: String,
+}
+
+/// A choice among filters.
+struct Choice {
+    label: &'static str,
+    address: String,
+    is_chosen: bool,
+}
+
+#[derive(Template)]
+#[template(path = "leases.html")]
+struct LeasesPage {
+    frame: Frame,
+    now_ms: u64,
+    query: String,
+    filter: String,
+    choices: Vec<Choice>,
+    rows: Vec<Row>,
+    troubles: Vec<String>,
+    /// What was not looked at, in words.
+    bounded: Option<String>,
+    next: Option<String>,
+}
+
+/// What was found, and how far it was looked.
+#[derive(Default)]
+struct Found {
+    leases: Vec<Inspection>,
+    troubles: Vec<String>,
+    now: Option<Timestamp>,
+    looked_at: usize,
+    /// Where to go on, if there may be more.
+    next: Option<LeaseName>,
+}
+
+/// The page.
+pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let fields = Fields::of_query(query.as_deref());
+    let (text, filter) = (fields.get("q").unwrap_or_default(), fields.get("state").unwrap_or_default());
+    let filter = FILTERS.iter().find(|(word, _)| *word == filter).map_or("", |(word, _)| word);
+    let after = visit.after(&fields).await?;
+    let found = search(&visit, text, filter, after).await?;
+    let now = found.now.unwrap_or(Timestamp::from_millis(leasehold_system::clock::wall_ms()));
+    let next = visit.cursor(found.next.as_ref()).await?;
+    let address = |state: &str, after: &str| {
+        let mut parts = Vec::new();
+        for (name, value) in [("q", text), ("state", state), ("after", after)] {
+            if !value.is_empty() {
+                parts.push(format!("{name}={}", in_query(value)));
+            }
+        }
+        let query = if parts.is_empty() { String::new() } else { format!("?{}", parts.join("&")) };
+        format!("{}{query}", visit.frame.to("leases"))
+    };
+    let choices =
+        FILTERS.iter().map(|(word, label)| Choice { label, address: address(word, ""), is_chosen: *word == filter });
+    let is_narrow = !text.is_empty() || !filter.is_empty();
+    let bounded = found.next.as_ref().filter(|_| is_narrow).map(|next| {
+        let looked_at = thousands(found.looked_at as u64);
+        let begins =
+            if text.is_empty() { "" } else { " Names that begin with what you typed come first, wherever they are." };
+        let until = if visit.sees(next.as_str()) { format!(", up to {next}") } else { String::new() };
+        format!("Looked at {looked_at} leases{until}.{begins}")
+    });
+    let page = LeasesPage {
+        now_ms: now.as_millis(),
+        query: text.to_owned(),
+        filter: filter.to_owned(),
+        choices: choices.collect(),
+        rows: found.leases.iter().map(|lease| row(&visit, lease)).collect(),
+        troubles: found.troubles,
+        bounded,
+        next: next.map(|next| address(filter, &next)),
+        frame: visit.frame.clone(),
+    };
+    Ok(frame::send(StatusCode::OK, &page))
+}
+
+/// Looks through the leases, a bounded number of steps.
+async fn search(visit: &Visit, text: &str, filter: &str, after: Option<LeaseName>) -> Result<Found, Problem> {
+    let mut found = Found::default();
+    let is_narrow = !text.is_empty() || !filter.is_empty();
+    if let Some(prefix) = LeaseName::new(text).ok().filter(|_| after.is_none()) {
+        begin_with(visit, &prefix, filter, &mut found).await?;
+    }
+    let pattern = text.contains('*').then(|| text.parse::<leasehold_core::NamePattern>().ok()).flatten();
+    let (steps, step) = if is_narrow { (SEARCH_STEPS, SEARCH_STEP) } else { (1, LEASES) };
+    let mut cursor = after;
+    for _ in 0..steps {
+        let page = visit.coordinator.list(cursor.as_ref(), step).await?;
+        let mut is_full = false;
+        for (name, inspected) in page.entries {
+            found.looked_at += 1;
+            cursor = Some(name.clone());
+            let is_match = pattern.as_ref().map_or(name.as_str().contains(text), |p| p.matches(name.as_str()));
+            if is_match && visit.sees(name.as_str()) && !found.leases.iter().any(|lease| lease.lease == name) {
+                take(&mut found, inspected, filter);
+            }
+            is_full = found.leases.len() >= LEASES;
+            if is_full && is_narrow {
+                break;
+            }
+        }
+        let has_more = page.more || is_full;
+        found.next = cursor.clone().filter(|_| has_more);
+        if !page.more || is_full {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The lease of this name, and those whose names begin with it: one read and one page, wherever they are.
+async fn begin_with(visit: &Visit, prefix: &LeaseName, filter: &str, found: &mut Found) -> Result<(), Problem> {
+    if visit.sees(prefix.as_str()) {
+        let own = visit.coordinator.inspect(prefix).await;
+        if !own.as_ref().is_ok_and(|own| own.record.is_unknown()) {
+            take(found, own, filter);
+        }
+    }
+    for (name, inspected) in visit.coordinator.list(Some(prefix), LEASES).await?.entries {
+        if !name.as_str().starts_with(prefix.as_str()) {
+            break;
+        }
+        if visit.sees(name.as_str()) {
+            take(found, inspected, filter);
+        }
+    }
+    Ok(())
+}
+
+fn take(found: &mut Found, inspected: leasehold_core::Result<Inspection>, filter: &str) {
+    match inspected {
+        Ok(lease) => {
+            found.now = Some(found.now.map_or(lease.now, |now| now.max(lease.now)));
+            if is_shown(filter, &lease) {
+                found.leases.push(lease);
+            }
+        }
+        Err(error) => found.troubles.push(error.to_string()),
+    }
+}
+
+fn row(visit: &Visit, lease: &Inspection) -> Row {
+    let (record, now) = (&lease.record, lease.now);
+    let tenure = record.live_tenure(now);
+    let last = record.transfers.iter().rev().find_map(|transfer| transfer.to.as_ref());
+    let holder = match (tenure, last) {
+        (Some(tenure), _) => tenure.holder.to_string(),
+        (None, Some(last)) => format!("last {last}"),
+        (None, None) => String::new(),
+    };
+    Row {
+        name: lease.lease.to_string(),
+        address: visit.frame.to(format!("lease/{}", lease.lease)),
+        standing: Standing::of(record, now).word(),
+        holder,
+        since: tenure.map(|t| t.granted_at).or_else(|| record.idle_since()).map(|at| When::new(at, now)),
+        expires: tenure.map(|tenure| When::new(tenure.deadline, now)),
+        epoch: record.epoch.get(),
+        note: note(record, now),
+    }
+}
+
+/// What there is to say beside the state.
+fn note(record: &Ownership, now: Timestamp) -> String {
+    let standing = Standing::of(record, now);
+    let progress = record.progress.as_ref().filter(|progress| progress.epoch == record.epoch);
+    match (standing, progress, &record.paused, record.live_drain(now)) {
+        (Standing::Moved, ..) => record.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
+        (Standing::Paused, _, Some(paused), _) => format!("{}: {}", paused.by, paused.why),
+        (Standing::Draining, _, _, Some(drain)) => drain.to_string(),
+        (Standing::Stalled, Some(progress), ..) => {
+            format!("no progress for {}", brief(ms(now.saturating_since(progress.at))))
+        }
+        (Standing::Held, Some(progress), ..) => progress.marker.as_ref().map(ToString::to_string).unwrap_or_default(),
+        (Standing::Lost, ..) => lost(record),
+        _ => String::new(),
+    }
+}
+
+fn lost(record: &Ownership) -> String {
+    if record.tenure.is_some() {
+        return "ran out of time".to_owned();
+    }
+    let Some(last) = record.transfers.last() else { return String::new() };
+    match (&last.by, &last.why) {
+        (Some(by), Some(why)) => format!("{} by {by}: {why}", last.reason.as_str().replace('_', " ")),
+        _ => last.outcome.map(|outcome| outcome.as_str().replace('_', " ")).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,338 @@
+//! Queues: how much waits, since when, and what was given up, by reason.
+//!
+//! Promise: nothing here counts a long line one by one: from a thousand on it is only said which bound the number exceeds.
+//! Non-promise: positions in line are hints, so a number may be off by what is changing.
+
+use super::budget::{BULK, COUNTED, ITEMS_STEP, ITEMS_STEPS, MORE_THAN, QUEUES, RECENT_STEP};
+use super::bulk::{self, BulkOrder};
+use super::form::{Fields, in_query};
+use super::frame::{self, Frame};
+use super::lease::Told;
+use super::throughput::{Throughput, Words};
+use super::times::{When, thousands};
+use super::visit::Visit;
+use crate::serve::Problem;
+use askama::Template;
+use axum::extract::{Path, RawQuery};
+use axum::http::StatusCode;
+use axum::response::Response;
+use leasehold_core::item::{Item, ItemName, LinePosition, Priority, QueueName, Stand, State};
+use leasehold_core::store::Range;
+use leasehold_core::{LeaseName, Shelf, Store, Timestamp};
+use leasehold_work::queue::Queue;
+use std::collections::{BTreeMap, HashMap};
+
+/// A number of entries, as far as it was counted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    least: usize,
+    is_more: bool,
+}
+
+impl Count {
+    fn words(self) -> String {
+        format!("{}{}", thousands(self.least as u64), if self.is_more { "+" } else { "" })
+    }
+}
+
+/// The line of a queue, counted by its parts.
+#[derive(Debug)]
+struct Counts {
+    waiting: Count,
+    claimed: Count,
+    later: Count,
+    oldest: Option<Timestamp>,
+    now: Timestamp,
+}
+
+impl Counts {
+    async fn of(store: &dyn Store, queue: &QueueName) -> leasehold_core::Result<Self> {
+        let (aside, later) = (Stand::Aside, Stand::Later(Priority::default()));
+        let (claimed, _, now) = part(store, queue, aside, |stand| matches!(stand, Stand::Aside)).await?;
+        let (later, ..) = part(store, queue, later, |stand| matches!(stand, Stand::Later(_))).await?;
+        let urgent = Stand::Waiting(Priority::HIGHEST);
+        let (waiting, oldest, _) = part(store, queue, urgent, |stand| matches!(stand, Stand::Waiting(_))).await?;
+        Ok(Counts { waiting, claimed, later, oldest, now })
+    }
+}
+
+/// Counts one part of a line; the least time in what was looked at, and the store's time.
+async fn part(
+    store: &dyn Store,
+    queue: &QueueName,
+    stand: Stand,
+    is_part: impl Fn(Stand) -> bool,
+) -> leasehold_core::Result<(Count, Option<Timestamp>, Timestamp)> {
+    let before = LinePosition::before(queue, stand)?;
+    let belongs = |name: &LeaseName| LinePosition::parse(queue, name).filter(|position| is_part(position.stand));
+    let page = store.list(Shelf::Line, Range::new(Some(&before), COUNTED)).await?;
+    let found: Vec<LinePosition> = page.entries.iter().map_while(|(name, _)| belongs(name)).collect();
+    let oldest = found.iter().map(|position| position.at).min();
+    let mut count = Count { least: found.len(), is_more: found.len() >= COUNTED && page.more };
+    // Each probe goes on from the one before it: a store walks past what it skips.
+    let (mut last, mut passed) = (page.entries.last().map(|(name, _)| name.clone()), page.entries.len());
+    for bound in MORE_THAN.into_iter().filter(|_| count.is_more) {
+        let range = Range { after: last.as_ref(), skip: bound - passed, limit: 1 };
+        let probe = store.list(Shelf::Line, range).await?;
+        let Some((name, _)) = probe.entries.into_iter().next().filter(|(name, _)| belongs(name).is_some()) else {
+            break;
+        };
+        (last, passed, count.least) = (Some(name), bound + 1, bound);
+    }
+    Ok((count, oldest, page.now))
+}
+
+/// A queue in the listing.
+struct Row {
+    name: String,
+    address: String,
+    waiting: String,
+    claimed: String,
+    later: String,
+    oldest: Option<When>,
+    ended: Words,
+}
+
+#[derive(Template)]
+#[template(path = "queues.html")]
+struct QueuesPage {
+    frame: Frame,
+    now_ms: u64,
+    rows: Vec<Row>,
+    next: Option<String>,
+}
+
+/// All queues.
+pub async fn all(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let fields = Fields::of_query(query.as_deref());
+    let after = visit.after(&fields).await?;
+    let store = visit.coordinator.store().clone();
+    let page = store.list(Shelf::Queue, Range::new(after.as_ref(), QUEUES)).await?;
+    let mut rows = Vec::new();
+    let mut now = page.now;
+    for (name, _) in page.entries.iter().filter(|(name, _)| visit.sees(name.as_str())) {
+        let Ok(queue) = name.as_str().parse::<QueueName>() else { continue };
+        let counts = Counts::of(store.as_ref(), &queue).await?;
+        now = counts.now;
+        let (items, mut ended) = (Queue::new(store.clone(), queue.clone()), Throughput::default());
+        ended.look_at_first(&items, RECENT_STEP).await?;
+        ended.look(&items, now, counts.oldest, RECENT_STEP).await?;
+        rows.push(Row {
+            ended: ended.words(),
+            address: visit.frame.to(format!("queue/{queue}")),
+            name: queue.to_string(),
+            waiting: counts.waiting.words(),
+            claimed: counts.claimed.words(),
+            later: counts.later.words(),
+            oldest: counts.oldest.map(|at| When::new(at, counts.now)),
+        });
+    }
+    let next = visit.cursor(page.entries.last().filter(|_| page.more).map(|(name, _)| name)).await?;
+    let next = next.map(|next| format!("{}?after={next}", visit.frame.to("queues")));
+    Ok(frame::send(StatusCode::OK, &QueuesPage { now_ms: now.as_millis(), rows, next, frame: visit.frame }))
+}
+
+/// Dead letters of one reason.
+struct Group {
+    why: String,
+    count: String,
+    newest: When,
+    items: Vec<ItemRow>,
+    more: usize,
+    /// What a button calls those that one order takes: `these 37`.
+    these: String,
+    /// Where they are counted for an order, for those who may give one.
+    retry: Option<String>,
+    purge: Option<String>,
+}
+
+/// An item in a listing.
+struct ItemRow {
+    id: String,
+    address: String,
+    state: &'static str,
+    tried: String,
+    at: When,
+    note: String,
+}
+
+#[derive(Template)]
+#[template(path = "queue.html")]
+struct QueuePage {
+    frame: Frame,
+    now_ms: u64,
+    name: String,
+    told: Option<Told>,
+    waiting: String,
+    claimed: String,
+    later: String,
+    oldest: Option<When>,
+    /// How many of the items that were looked at are finished, and how.
+    done: u64,
+    cancelled: u64,
+    dead: u64,
+    ended: Words,
+    groups: Vec<Group>,
+    items: Vec<ItemRow>,
+    troubles: Vec<String>,
+    looked_at: String,
+    next: Option<String>,
+}
+
+/// How many items of a group, and of the queue, are shown.
+const SHOWN: usize = 10;
+const LISTED: usize = 50;
+
+/// What was found among the items that were looked at.
+#[derive(Default)]
+pub struct Found {
+    /// How many that is.
+    pub looked_at: u64,
+    done: u64,
+    cancelled: u64,
+    /// Dead letters by reason, those of a reason in the order of their ids.
+    pub dead: BTreeMap<String, Vec<(ItemName, Item)>>,
+    open: Vec<(ItemName, Item)>,
+    ended: Throughput,
+    troubles: Vec<String>,
+    /// Where to look further, if there is more.
+    pub next: Option<LeaseName>,
+}
+
+/// Looks at a bounded number of items, in the order of their ids.
+pub async fn search(queue: &Queue, after: Option<LeaseName>) -> leasehold_core::Result<Found> {
+    let is_from_the_beginning = after.is_none();
+    let (mut found, mut cursor) = (Found::default(), after);
+    for _ in 0..ITEMS_STEPS {
+        let page = queue.list(cursor.as_ref(), ITEMS_STEP).await?;
+        for (name, item) in page.entries {
+            found.looked_at += 1;
+            if let Ok(item) = &item {
+                found.ended.see(&name, item, page.now);
+            }
+            match item {
+                Err(error) => found.troubles.push(error.to_string()),
+                Ok(item) => match &item.state {
+                    State::Done { .. } => found.done += 1,
+                    State::Cancelled { .. } => found.cancelled += 1,
+                    State::Dead { why, .. } => found.dead.entry(why.to_string()).or_default().push((name, item)),
+                    State::Ready | State::Claimed(_) if found.open.len() < LISTED => found.open.push((name, item)),
+                    _ => {}
+                },
+            }
+        }
+        found.next = page.next.clone();
+        match page.next {
+            Some(next) => cursor = Some(next),
+            None => break,
+        }
+    }
+    if is_from_the_beginning && found.next.is_none() {
+        found.ended.is_everything();
+    }
+    Ok(found)
+}
+
+/// The name in a path.
+pub fn queue_in(path: &HashMap<String, String>) -> Result<QueueName, Problem> {
+    Ok(path.get("queue").map(String::as_str).unwrap_or_default().parse()?)
+}
+
+/// One queue.
+pub async fn one(
+    visit: Visit,
+    Path(path): Path<HashMap<String, String>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let name = queue_in(&path)?;
+    visit.reads(name.as_str())?;
+    let fields = Fields::of_query(query.as_deref());
+    let after = fields.get("after").and_then(|name| LeaseName::new(name).ok());
+    let queue = Queue::new(visit.coordinator.store().clone(), name.clone());
+    let store = visit.coordinator.store();
+    if store.read(&leasehold_core::Key::new(Shelf::Queue, &LeaseName::new(name.as_str())?)).await?.value.is_none() {
+        return Err(Problem::not_found(format!("nothing was ever added to a queue `{name}` in `{}`", visit.namespace)));
+    }
+    let counts = Counts::of(store.as_ref(), &name).await?;
+    let mut found = search(&queue, after.clone()).await?;
+    let now = counts.now;
+    found.ended.look(&queue, now, counts.oldest, ITEMS_STEP).await?;
+    let page = QueuePage {
+        now_ms: now.as_millis(),
+        told: bulk::by_numbers(&fields),
+        waiting: counts.waiting.words(),
+        claimed: counts.claimed.words(),
+        later: counts.later.words(),
+        oldest: counts.oldest.map(|at| When::new(at, now)),
+        done: found.done,
+        cancelled: found.cancelled,
+        ended: found.ended.words(),
+        dead: found.dead.values().map(|letters| letters.len() as u64).sum(),
+        groups: groups(&visit, &name, &found.dead, after.as_ref(), now),
+        items: found.open.iter().map(|(name, item)| row(&visit, name, item, now)).collect(),
+        troubles: found.troubles,
+        looked_at: thousands(found.looked_at),
+        next: found
+            .next
+            .map(|next| format!("{}?after={}", visit.frame.to(format!("queue/{name}")), in_query(next.as_str()))),
+        name: name.to_string(),
+        frame: visit.frame.clone(),
+    };
+    Ok(frame::send(StatusCode::OK, &page))
+}
+
+fn groups(
+    visit: &Visit,
+    queue: &QueueName,
+    dead: &BTreeMap<String, Vec<(ItemName, Item)>>,
+    after: Option<&LeaseName>,
+    now: Timestamp,
+) -> Vec<Group> {
+    let operates = visit.operates(queue.as_str());
+    let mut groups: Vec<_> = dead.iter().collect();
+    groups.sort_by_key(|(_, letters)| std::cmp::Reverse(letters.len()));
+    let group = |(why, letters): (&String, &Vec<(ItemName, Item)>)| {
+        let newest = letters.iter().filter_map(|(_, item)| item.state.finished_at()).max().unwrap_or(now);
+        let mut letters: Vec<_> = letters.iter().collect();
+        letters.sort_by_key(|(_, item)| std::cmp::Reverse(item.state.finished_at()));
+        let order = |order| operates.then(|| bulk::address(&visit.frame, queue, order, why, after));
+        Group {
+            retry: order(BulkOrder::Retry),
+            purge: order(BulkOrder::Purge),
+            these: these(letters.len()),
+            why: why.clone(),
+            count: thousands(letters.len() as u64),
+            newest: When::new(newest, now),
+            items: letters.iter().take(SHOWN).map(|(name, item)| row(visit, name, item, now)).collect(),
+            more: letters.len().saturating_sub(SHOWN),
+        }
+    };
+    groups.into_iter().map(group).collect()
+}
+
+fn these(count: usize) -> String {
+    match count {
+        1 => "this one".to_owned(),
+        _ if count <= BULK => format!("these {}", thousands(count as u64)),
+        _ => format!("{} of these {}", thousands(BULK as u64), thousands(count as u64)),
+    }
+}
+
+fn row(visit: &Visit, name: &ItemName, item: &Item, now: Timestamp) -> ItemRow {
+    let (at, note) = match &item.state {
+        State::Claimed(tenure) => (tenure.granted_at, tenure.holder.to_string()),
+        State::Ready => match item.due.filter(|due| *due > now) {
+            Some(due) => (due, "due later".to_owned()),
+            None => (item.since, format!("priority {}", item.priority.get())),
+        },
+        state => (state.finished_at().unwrap_or(item.added), String::new()),
+    };
+    ItemRow {
+        id: name.id.to_string(),
+        address: visit.frame.to(format!("item/{}/{}", name.queue, name.id)),
+        state: item.word(now),
+        tried: format!("{} of {}", item.tried, item.attempts.most),
+        at: When::new(at, now),
+        note,
+    }
+}

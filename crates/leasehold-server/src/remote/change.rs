@@ -1,0 +1,218 @@
+//! A change that a client asks for: authorised, decided and written.
+
+use super::rules::{Needs, Subject, item_of, name_of};
+use super::{Body, fence};
+use crate::access::{Caller, Denied};
+use crate::serve::{In, Problem, Site};
+use axum::Json;
+use axum::extract::State;
+use leasehold_core::item::protocol::Request as ItemRequest;
+use leasehold_core::lease::protocol::{Order, Request as LeaseRequest, RunRequest};
+use leasehold_core::store::Swap;
+use leasehold_core::wire::{self, Changed};
+use leasehold_core::{Coordinator, Error, Key, Kind, LeaseName, Revision, Shelf, Who};
+use leasehold_stores::Namespace;
+use leasehold_work::documents;
+use leasehold_work::queue::{ItemName, Queue};
+use leasehold_work::schedule::requests::RunRequests;
+use std::time::Duration;
+
+/// How long a lease was free before a client may have it forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(86_400);
+
+/// A change by somebody who holds something: it keeps or ends what was granted. It is served before everything else.
+pub(super) async fn hold(
+    site: State<Site>,
+    namespace: In,
+    caller: Caller,
+    Body(asked): Body<wire::Change>,
+) -> Result<Json<Changed>, Problem> {
+    if !asked.verb.needs_a_claim() {
+        return Err(Problem::invalid("only what holders ask for goes here; send it to `records/change`"));
+    }
+    change(site, namespace, caller, Body(asked)).await
+}
+
+/// Any change.
+pub(super) async fn change(
+    State(site): State<Site>,
+    In(namespace): In,
+    caller: Caller,
+    Body(asked): Body<wire::Change>,
+) -> Result<Json<Changed>, Problem> {
+    let key = asked.record.key();
+    let needs = Needs::of(&key, &asked.verb).ok_or_else(|| wire::direct(&key))?;
+    needs.check(&caller, &namespace)?;
+    let coordinator = match asked.verb.needs_a_claim() {
+        true => site.coordinator_of_holder(&namespace).await?,
+        false => site.coordinator(&namespace).await?,
+    };
+    let carrier = Carrier { site: &site, namespace: &namespace, caller: &caller, coordinator: &coordinator };
+    let hinted = hinted(&key, &asked.verb);
+    let swap = carrier.carry_out(&key, asked.expected.map(Revision), asked.verb).await?;
+    if let Some(Swap::Done { .. }) = swap {
+        hinted.iter().for_each(|key| site.tended().changed(&namespace, key));
+    }
+    Ok(Json(swap.into()))
+}
+
+/// Whom a change is news to: nobody waits to hear that a lease was acquired or renewed.
+fn hinted(key: &Key, verb: &wire::Verb) -> Vec<Key> {
+    match verb {
+        wire::Verb::Lease(LeaseRequest::Release { .. } | LeaseRequest::Operate { .. }) => vec![key.clone()],
+        wire::Verb::Item(_) | wire::Verb::Add(_) => {
+            let queue = item_of(key).and_then(|item| LeaseName::new(item.queue.as_str()).ok());
+            let wake = queue.map(|queue| Key::new(Shelf::Queue, &queue));
+            wake.into_iter().chain([key.clone()]).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+struct Carrier<'a> {
+    site: &'a Site,
+    namespace: &'a Namespace,
+    caller: &'a Caller,
+    coordinator: &'a Coordinator,
+}
+
+impl Carrier<'_> {
+    async fn carry_out(
+        &self,
+        key: &Key,
+        expected: Option<Revision>,
+        verb: wire::Verb,
+    ) -> Result<Option<Swap>, Problem> {
+        Ok(match verb {
+            wire::Verb::Lease(request) => self.lease(&key.name, &self.signed(request), expected.as_ref()).await?,
+            wire::Verb::Confirm if key.shelf == Shelf::Lease => {
+                let written = self.coordinator.confirm(&key.name, &known(expected)?).await?;
+                written.and_then(|seen| Some(Swap::Done { revision: seen.revision?, now: seen.anchor.now }))
+            }
+            wire::Verb::Document { text } if key.shelf == Shelf::Fence => {
+                fence::change(self.caller, self.namespace, self.coordinator, key, expected.as_ref(), &text).await?
+            }
+            wire::Verb::Document { text } => self.document(key, expected.as_ref(), &text).await?,
+            verb => self.item(key, expected, verb).await?,
+        })
+    }
+
+    async fn lease(
+        &self,
+        lease: &LeaseName,
+        request: &LeaseRequest,
+        expected: Option<&Revision>,
+    ) -> leasehold_core::Result<Option<Swap>> {
+        if let LeaseRequest::Operate { order: Order::Forget { idle }, .. } = request
+            && *idle < FORGOTTEN_AFTER
+        {
+            return Err(Error::new(Kind::Invalid, "a lease is forgotten only after it was free for a day"));
+        }
+        if let LeaseRequest::Acquire { requested: Some(requested), .. } = request {
+            self.check_request(lease, requested).await?;
+        }
+        let remembered = self.site.tended().remembered(self.namespace, lease);
+        let written = self.coordinator.carry_out(lease, request, expected, remembered.as_deref()).await?;
+        if let Some(seen) = &written
+            && let LeaseRequest::Operate { order: Order::Forget { .. }, .. } = request
+        {
+            self.coordinator.drop_leavings(lease, &seen.record).await.map_err(|e| {
+                let message = "it was forgotten, but not all that it left behind is erased";
+                Error::new(Kind::Indeterminate, message).with_source(e)
+            })?;
+        }
+        let swap = written
+            .as_ref()
+            .and_then(|seen| Some(Swap::Done { revision: seen.revision.clone()?, now: seen.anchor.now }));
+        self.site.tended().remember(self.namespace, lease, written);
+        Ok(swap)
+    }
+
+    /// Whoever carries out a request for a run: there is such a request, and nobody else is named in the history.
+    async fn check_request(&self, lease: &LeaseName, requested: &RunRequest) -> leasehold_core::Result<()> {
+        let (requests, _) = RunRequests::new(self.coordinator.clone()).all().await?;
+        if requests.iter().any(|request| request.job == *lease && request.condition() == *requested) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Invalid, format!("nobody requested this run of `{lease}`; nothing was done")))
+    }
+
+    /// Whoever orders something, the history says by which key.
+    fn signed(&self, request: LeaseRequest) -> LeaseRequest {
+        match request {
+            LeaseRequest::Operate { nonce, lineage, by, why, expected, order } => {
+                let by = self.signature(&by);
+                LeaseRequest::Operate { nonce, lineage, by, why, expected, order }
+            }
+            other => other,
+        }
+    }
+
+    fn signature(&self, by: &Who) -> Who {
+        Who::lossy(&format!("{} (key {}): {by}", self.caller.label, self.caller.key), self.caller.key.as_str())
+    }
+
+    async fn item(&self, key: &Key, expected: Option<Revision>, verb: wire::Verb) -> Result<Option<Swap>, Problem> {
+        let name: ItemName = item_of(key).ok_or_else(|| Problem::invalid(format!("`{}` is no item", key.name)))?;
+        let store = self.coordinator.store().clone();
+        let queue = Queue::with_clock(store, name.queue.clone(), self.coordinator.clock().clone());
+        Ok(match verb {
+            wire::Verb::Item(request) => {
+                let request = match *request {
+                    ItemRequest::Operate { nonce, by, why, expected, order } => {
+                        ItemRequest::Operate { nonce, by: self.signature(&by), why, expected, order }
+                    }
+                    other => other,
+                };
+                queue.carry_out(&name, &request, &known(expected)?).await?
+            }
+            wire::Verb::Add(addition) => {
+                addition.check()?;
+                // The store's own time, which the place in line goes by.
+                let now = self.coordinator.store().read(key).await?.now;
+                queue.carry_out_add(&name, &addition.item(now), expected.as_ref()).await?
+            }
+            wire::Verb::TakeBack => queue.carry_out_take_back(&name, &known(expected)?).await?,
+            wire::Verb::Purge => queue.carry_out_purge(&name, &known(expected)?).await?,
+            wire::Verb::Confirm => queue.confirm_item(&name, &known(expected)?).await?,
+            wire::Verb::Lease(_) | wire::Verb::Document { .. } => return Err(wire::direct(key).into()),
+        })
+    }
+
+    async fn document(&self, key: &Key, expected: Option<&Revision>, text: &str) -> Result<Option<Swap>, Problem> {
+        let about = documents::check(key, text.as_bytes()).map_err(|e| Problem::invalid(e.to_string()))?;
+        if key.shelf == Shelf::Output {
+            let lease = about.ok_or_else(|| Problem::invalid("a record of output says whose it is"))?;
+            self.takes_part(&lease)?;
+            self.has_place(key, &lease).await?;
+        }
+        Ok(Some(self.coordinator.store().document(key, expected, text.as_bytes()).await?))
+    }
+}
+
+impl Carrier<'_> {
+    fn takes_part(&self, lease: &LeaseName) -> Result<(), Problem> {
+        if super::takes_part_in(self.caller, self.namespace, lease) {
+            return Ok(());
+        }
+        let denied = self.caller.may(super::verb_of(lease), self.namespace, Some(&name_of(lease)));
+        Err(denied.err().unwrap_or(Denied::Missing).into())
+    }
+
+    /// Refuses a place for output that is not this lease's, or queue's, own.
+    async fn has_place(&self, key: &Key, lease: &LeaseName) -> Result<(), Problem> {
+        let is_own = match Subject::of(key) {
+            Subject::Lineage(folder) => {
+                let lineage = self.coordinator.inspect(lease).await?.record.lineage;
+                lineage.is_some_and(|lineage| lineage.to_string() == folder)
+            }
+            Subject::Name(queue) => name_of(lease) == queue && lease.folder() == Some(LeaseName::ITEMS),
+            Subject::Anybody | Subject::Nobody => false,
+        };
+        if is_own { Ok(()) } else { Err(Problem::invalid(format!("`{key}` is no place for the output of `{lease}`"))) }
+    }
+}
+
+fn known(expected: Option<Revision>) -> leasehold_core::Result<Revision> {
+    expected.ok_or_else(|| Error::new(Kind::Invalid, "this changes a record that is there, so name its revision"))
+}

@@ -1,0 +1,148 @@
+//! What a server keeps in memory about the records that its clients use: the last version of leases that are held through it,
+//! whom to hint, and which queues to look after.
+//!
+//! Promise: nothing here is needed for a right answer. A remembered record is used only if it has the revision that the client
+//! names, and the store compares that revision again; another server, or this one after a restart, reads the record instead.
+//! Memory is bounded.
+
+use leasehold_core::cell::Seen;
+use leasehold_core::{Coordinator, Key, LeaseName, Ownership};
+use leasehold_stores::Namespace;
+use leasehold_system::sync::Mutex;
+use leasehold_work::queue::{ItemName, Queue, Sweep};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How many held leases are remembered.
+const MOST_REMEMBERED: usize = 100_000;
+/// How many queues are looked after.
+const MOST_QUEUES: usize = 1024;
+/// How often a queue's items are looked after, a page at a time.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(2);
+/// For how long after a worker last asked for its items.
+const SWEEPS: u32 = 300;
+/// How many items of a queue are noted whose places in line are to be looked at.
+const MOST_SUSPECTS: usize = 1024;
+
+type Place<T> = HashMap<(Namespace, LeaseName), T>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Tended {
+    leases: Mutex<Place<Arc<Seen<Ownership>>>>,
+    /// Queues that workers ask for.
+    queues: Arc<Mutex<Place<Care>>>,
+    /// The records that are watched through this server.
+    watched: Mutex<HashMap<(Namespace, Key), watch::Sender<()>>>,
+}
+
+/// A queue that is looked after.
+#[derive(Debug, Default)]
+struct Care {
+    /// How many more times.
+    left: u32,
+    /// Items that a worker came upon in line, and that are finished or gone.
+    suspects: HashSet<ItemName>,
+}
+
+/// Hints about one record, by what passes through this server.
+#[derive(Debug)]
+pub(super) struct Hinted(watch::Receiver<()>);
+
+impl Hinted {
+    pub(super) async fn hint(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Tended {
+    /// A lease as it was last written through this server.
+    pub(super) fn remembered(&self, namespace: &Namespace, lease: &LeaseName) -> Option<Arc<Seen<Ownership>>> {
+        self.leases.lock().get(&(namespace.clone(), lease.clone())).cloned()
+    }
+
+    /// Remembers a lease that is held; forgets one that is not, or that somebody else has changed.
+    pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Seen<Ownership>>) {
+        let mut leases = self.leases.lock();
+        let place = (namespace.clone(), lease.clone());
+        match written.filter(|seen| seen.record.tenure.is_some()) {
+            Some(seen) if leases.len() < MOST_REMEMBERED || leases.contains_key(&place) => {
+                leases.insert(place, Arc::new(seen));
+            }
+            _ => {
+                leases.remove(&place);
+            }
+        }
+    }
+
+    /// Tells those who watch through this server that a record has changed.
+    pub(crate) fn changed(&self, namespace: &Namespace, key: &Key) {
+        if let Some(sender) = self.watched.lock().get(&(namespace.clone(), key.clone())) {
+            sender.send_replace(());
+        }
+    }
+
+    /// Hints about a record that somebody watches through this server.
+    pub(super) fn hints(&self, namespace: &Namespace, key: &Key) -> Hinted {
+        let mut watched = self.watched.lock();
+        // What nobody watches any more makes room, whenever the map would have to grow.
+        if watched.len() == watched.capacity() {
+            watched.retain(|_, sender| sender.receiver_count() > 0);
+        }
+        let sender = watched.entry((namespace.clone(), key.clone())).or_insert_with(|| watch::channel(()).0);
+        Hinted(sender.subscribe())
+    }
+
+    /// Looks after a queue for as long as workers ask for its items: they cannot do it, because they have no store.
+    pub(super) fn look_after(&self, namespace: &Namespace, coordinator: &Coordinator, queue: &str) {
+        let (Ok(name), Ok(queue)) = (LeaseName::new(queue), queue.parse()) else { return };
+        let place = (namespace.clone(), name);
+        let mut queues = self.queues.lock();
+        let is_new = !queues.contains_key(&place);
+        if is_new && queues.len() >= MOST_QUEUES {
+            return;
+        }
+        queues.entry(place.clone()).or_default().left = SWEEPS;
+        drop(queues);
+        if is_new {
+            let queue = Queue::with_clock(coordinator.store().clone(), queue, coordinator.clock().clone());
+            tokio::spawn(sweep(queue, self.queues.clone(), place));
+        }
+    }
+
+    /// A worker has read an item that is finished or gone: if it came upon it in line, a server died before it could take it out
+    /// of there, and the worker cannot. The next look after the queue sees to it.
+    pub(super) fn suspect(&self, namespace: &Namespace, item: ItemName) {
+        let Ok(queue) = LeaseName::new(item.queue.as_str()) else { return };
+        if let Some(care) = self.queues.lock().get_mut(&(namespace.clone(), queue))
+            && care.suspects.len() < MOST_SUSPECTS
+        {
+            care.suspects.insert(item);
+        }
+    }
+}
+
+async fn sweep(queue: Queue, queues: Arc<Mutex<Place<Care>>>, place: (Namespace, LeaseName)) {
+    let mut sweep = Sweep::new(queue.clone());
+    loop {
+        tokio::time::sleep(BETWEEN_SWEEPS).await;
+        let suspects = queues.lock().get_mut(&place).map(|care| std::mem::take(&mut care.suspects)).unwrap_or_default();
+        if !suspects.is_empty() {
+            // What fails is noted again by the next worker that comes upon it.
+            let _ = queue.repair_line(&suspects).await;
+        }
+        sweep.idle().await;
+        let mut queues = queues.lock();
+        match queues.get_mut(&place) {
+            Some(care) if care.left > 1 => care.left -= 1,
+            _ => {
+                queues.remove(&place);
+                return;
+            }
+        }
+    }
+}

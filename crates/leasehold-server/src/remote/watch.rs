@@ -1,0 +1,63 @@
+//! Hints for a client that waits: one byte whenever a record may have changed, and a sign of life in between.
+
+use super::Body;
+use super::rules::Subject;
+use super::tended::Hinted;
+use crate::access::Caller;
+use crate::serve::{In, Problem, Site, Waiter, Waiting};
+use axum::body::{Body as Stream, Bytes};
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use leasehold_core::store::{Store, Watch};
+use leasehold_core::wire::{ALIVE, HEARTBEAT, HINT, Record};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+pub(super) async fn watch(
+    State(site): State<Site>,
+    In(namespace): In,
+    caller: Caller,
+    waiter: Waiter,
+    Body(record): Body<Record>,
+) -> Result<Response, Problem> {
+    let key = record.key();
+    Subject::of(&key).may_read(&caller, &namespace, &key)?;
+    let store = site.coordinator(&namespace).await?.store().clone();
+    // Before the store's own watch is in place: what comes in between is hinted at once.
+    let local = site.tended().hints(&namespace, &key);
+    let watch = store.watch(&key).await.unwrap_or(Watch::silent());
+    let listening = Listening { watch, local, waiting: waiter.begin()?, is_new: true, _store: store };
+    let stream = futures_util::stream::unfold(listening, |mut listening| async {
+        let part = listening.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from_static(part)), listening))
+    });
+    let headers = [(CONTENT_TYPE, "application/octet-stream"), (CACHE_CONTROL, "no-store")];
+    Ok((headers, Stream::from_stream(stream)).into_response())
+}
+
+struct Listening {
+    watch: Watch,
+    local: Hinted,
+    waiting: Waiting,
+    is_new: bool,
+    /// So that the namespace counts as used, and is not closed.
+    _store: Arc<dyn Store>,
+}
+
+impl Listening {
+    /// The next byte; none when the server ends.
+    async fn next(&mut self) -> Option<&'static [u8]> {
+        // Whoever begins to watch has read before: what changed in between gave no hint.
+        if std::mem::take(&mut self.is_new) {
+            return Some(HINT);
+        }
+        tokio::select! {
+            () = self.watch.hint() => Some(HINT),
+            () = self.local.hint() => Some(HINT),
+            () = tokio::time::sleep(HEARTBEAT) => Some(ALIVE),
+            // The client asks again, of another server if there is one, or hears that its key counts no more.
+            _ = self.waiting.over() => None,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! How much is taken on at once, and from whom.
+//!
+//! Promise: requests of holders (to renew, release, complete, tell progress) have places of their own, which no others can
+//! take, and a rate of their own, so that a flood of acquisitions makes nobody lose what it holds. Who is turned away is told
+//! when to come back. Non-promise: fairness between keys beyond their rates.
+
+use super::problem::Problem;
+use super::settings::Limits;
+use crate::access::KeyId;
+use crate::pace::Pace;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The last segments of routes by which holders keep what they have.
+const HOLDERS: [&str; 7] = ["hold", "renew", "release", "progress", "checkpoint", "complete", "fail"];
+/// How long a request may wait for a place.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The same for holders.
+const HOLDER_PATIENCE: Duration = Duration::from_secs(5);
+/// How many may wait for each place.
+const WAITING: usize = 4;
+/// Holders may ask this many times as often as others.
+const HOLDER_RATE: u32 = 10;
+/// How many keys' rates are remembered before those are forgotten that say nothing.
+const RATES: usize = 10_000;
+
+/// How urgent a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// It keeps, or ends in order, what somebody holds.
+    Holder,
+    /// Anything else.
+    Other,
+}
+
+impl Urgency {
+    /// How urgent what is asked by this route is.
+    pub fn of(route: &str) -> Self {
+        let last = route.rsplit('/').next().unwrap_or_default();
+        if HOLDERS.contains(&last) { Urgency::Holder } else { Urgency::Other }
+    }
+}
+
+/// A place among the requests under way.
+#[derive(Debug)]
+pub struct Place(#[allow(dead_code, reason = "it is held, and given back when it is dropped")] OwnedSemaphorePermit);
+
+/// What a server has taken on.
+#[derive(Debug)]
+pub struct Admission {
+    others: Arc<Semaphore>,
+    holders: Arc<Semaphore>,
+    queued: AtomicUsize,
+    most_queued: usize,
+    rate: u32,
+    rates: Mutex<HashMap<KeyId, Rates>>,
+    waiters: Mutex<HashMap<KeyId, usize>>,
+    most_waiters: usize,
+}
+
+/// By when a key's requests so far would have been due, at its rate.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    holder: Moment,
+    other: Moment,
+}
+
+impl Admission {
+    pub fn new(limits: &Limits) -> Self {
+        Admission {
+            others: Arc::new(Semaphore::new(limits.requests)),
+            holders: Arc::new(Semaphore::new(limits.holder_requests)),
+            queued: AtomicUsize::new(0),
+            most_queued: limits.requests.saturating_mul(WAITING),
+            rate: limits.rate,
+            rates: Mutex::default(),
+            waiters: Mutex::default(),
+            most_waiters: limits.waiters,
+        }
+    }
+
+    /// Waits for a place, a moment at most.
+    pub async fn place(&self, urgency: Urgency) -> Result<Place, Problem> {
+        if urgency == Urgency::Holder {
+            for places in [&self.holders, &self.others] {
+                if let Ok(place) = places.clone().try_acquire_owned() {
+                    return Ok(Place(place));
+                }
+            }
+            return wait(&self.holders, HOLDER_PATIENCE).await;
+        }
+        if let Ok(place) = self.others.clone().try_acquire_owned() {
+            return Ok(Place(place));
+        }
+        let queued = Queued::join(&self.queued);
+        if queued.before >= self.most_queued {
+            return Err(overloaded());
+        }
+        wait(&self.others, PATIENCE).await
+    }
+
+    /// Counts a request of a key, and refuses it if there were too many lately.
+    pub fn count(&self, key: &KeyId, urgency: Urgency) -> Result<(), Problem> {
+        self.count_at(key, urgency, SystemClock.now())
+    }
+
+    fn count_at(&self, key: &KeyId, urgency: Urgency, now: Moment) -> Result<(), Problem> {
+        let rate = if urgency == Urgency::Holder { self.rate.saturating_mul(HOLDER_RATE) } else { self.rate };
+        let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= RATES {
+            all.retain(|_, rates| rates.holder > now || rates.other > now);
+        }
+        let rates = all.entry(key.clone()).or_insert(Rates { holder: now, other: now });
+        let due = if urgency == Urgency::Holder { &mut rates.holder } else { &mut rates.other };
+        // A second's worth may come at once.
+        let pace = Pace { every: Duration::from_secs(1) / rate.max(1), ahead: Duration::from_secs(1) };
+        pace.take(due, now).map_err(|after| {
+            Problem::too_many(format!("key {key} asks more than {rate} times a second")).retry_after(after)
+        })
+    }
+
+    /// Counts a request of a key that waits, or a stream; it is over when what is returned is dropped.
+    pub fn begin_waiting(self: &Arc<Self>, key: &KeyId) -> Result<Waits, Problem> {
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = waiters.entry(key.clone()).or_default();
+        if *count >= self.most_waiters {
+            let detail = format!("{count} requests of key {key} wait already; a key may have {}", self.most_waiters);
+            return Err(Problem::too_many(detail));
+        }
+        *count += 1;
+        Ok(Waits { admission: self.clone(), key: key.clone() })
+    }
+
+    /// How many requests wait.
+    pub fn waiters(&self) -> usize {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub struct Waits {
+    admission: Arc<Admission>,
+    key: KeyId,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let mut waiters = self.admission.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = waiters.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                waiters.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// One of those who wait for a place.
+struct Queued<'a> {
+    all: &'a AtomicUsize,
+    before: usize,
+}
+
+impl<'a> Queued<'a> {
+    fn join(all: &'a AtomicUsize) -> Self {
+        Queued { all, before: all.fetch_add(1, Ordering::AcqRel) }
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+async fn wait(places: &Arc<Semaphore>, patience: Duration) -> Result<Place, Problem> {
+    match tokio::time::timeout(patience, places.clone().acquire_owned()).await {
+        Ok(Ok(place)) => Ok(Place(place)),
+        _ => Err(overloaded()),
+    }
+}
+
+fn overloaded() -> Problem {
+    Problem::overloaded("the server has too many requests under way; nothing was done")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission() -> Arc<Admission> {
+        Arc::new(Admission::new(&Limits { requests: 2, holder_requests: 1, rate: 2, waiters: 2, ..Limits::default() }))
+    }
+
+    fn key() -> KeyId {
+        "k3m7q2xa".parse().unwrap()
+    }
+
+    #[test]
+    fn routes_of_holders_are_told_by_their_last_word() {
+        assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/renew"), Urgency::Holder);
+        assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/acquire"), Urgency::Other);
+        assert_eq!(Urgency::of("/v1/ns/{namespace}/renew/{name}"), Urgency::Other);
+    }
+
+    #[tokio::test]
+    async fn a_flood_leaves_the_places_of_holders_free() {
+        let admission = admission();
+        let flood = [admission.place(Urgency::Other).await.unwrap(), admission.place(Urgency::Other).await.unwrap()];
+        let refused = admission.place(Urgency::Other).await.unwrap_err();
+        assert_eq!(refused.kind(), "overloaded");
+        let holder = admission.place(Urgency::Holder).await.unwrap();
+        // The place of a holder is given back to holders only.
+        drop(holder);
+        assert!(admission.place(Urgency::Other).await.is_err());
+        assert!(admission.place(Urgency::Holder).await.is_ok());
+        drop(flood);
+        assert!(admission.place(Urgency::Other).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn no_more_wait_for_a_place_than_can_be_served_soon() {
+        let admission = admission();
+        let _held = [admission.place(Urgency::Other).await.unwrap(), admission.place(Urgency::Other).await.unwrap()];
+        let waiting: Vec<_> = (0..8)
+            .map(|_| {
+                let admission = admission.clone();
+                tokio::spawn(async move { admission.place(Urgency::Other).await.is_ok() })
+            })
+            .collect();
+        while admission.queued.load(Ordering::Acquire) < 8 {
+            tokio::task::yield_now().await;
+        }
+        // The ninth is told at once, while the clock stands still.
+        let before = tokio::time::timeout(Duration::ZERO, admission.place(Urgency::Other)).await;
+        assert!(before.expect("it is answered at once").is_err());
+        for waiter in waiting {
+            assert!(!waiter.await.unwrap());
+        }
+        assert_eq!(admission.queued.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_keys_rate_is_bounded_and_holders_have_another() {
+        let (admission, start) = (admission(), Moment::from_nanos(1_000_000_000));
+        let served = |at: Duration, urgency| {
+            (0..100).take_while(|_| admission.count_at(&key(), urgency, start + at).is_ok()).count()
+        };
+        assert_eq!(served(Duration::ZERO, Urgency::Other), 3);
+        assert_eq!(served(Duration::ZERO, Urgency::Holder), 21);
+        assert_eq!(served(Duration::from_secs(1), Urgency::Other), 2);
+        assert_eq!(served(Duration::from_secs(1), Urgency::Holder), 20);
+        let other = "aaaaaaaa".parse().unwrap();
+        admission.count_at(&other, Urgency::Other, start).unwrap();
+    }
+
+    #[test]
+    fn waiters_are_counted_by_key_and_given_back() {
+        let admission = admission();
+        let waits = [admission.begin_waiting(&key()).unwrap(), admission.begin_waiting(&key()).unwrap()];
+        assert_eq!(admission.begin_waiting(&key()).unwrap_err().kind(), "too_many_requests");
+        let _other = admission.begin_waiting(&"aaaaaaaa".parse().unwrap()).unwrap();
+        assert_eq!(admission.waiters(), 3);
+        drop(waits);
+        assert_eq!(admission.waiters(), 1);
+        assert_eq!(admission.waiters.lock().unwrap().len(), 1);
+    }
+}

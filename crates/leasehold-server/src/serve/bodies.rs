@@ -1,0 +1,79 @@
+//! Bodies that tell what became of them.
+
+use super::patience::Beat;
+use axum::Error;
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+/// Whether the body of a request was read to its end.
+#[derive(Debug, Clone)]
+pub struct Ended(Arc<AtomicBool>);
+
+impl Ended {
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The body of a request, and whether it was read.
+pub fn followed(body: Body) -> (Body, Ended) {
+    let ended = Ended(Arc::new(AtomicBool::new(body.is_end_stream())));
+    (Body::new(Followed { body, ended: ended.clone() }), ended)
+}
+
+struct Followed {
+    body: Body,
+    ended: Ended,
+}
+
+impl HttpBody for Followed {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.ended.0.store(true, Ordering::Release);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer, of a request that is not over before it is sent.
+pub fn during(body: Body, beat: Beat) -> Body {
+    Body::new(During { body, _beat: beat })
+}
+
+struct During {
+    body: Body,
+    _beat: Beat,
+}
+
+impl HttpBody for During {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,256 @@
+//! The listener: connections, TLS, and the end.
+
+use super::bodies::{self, Ended};
+use super::gate;
+use super::patience::{Impatient, Pulse};
+use super::problem::Problem;
+use super::router::router;
+use super::settings::Settings;
+use super::site::Site;
+use super::tls::Certificate;
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use leasehold_core::{Error, Kind, Result};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
+
+/// How many connections more than the limit are told that there are too many.
+const TURNED_AWAY: usize = 128;
+/// How long to pause when no connection can be taken.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
+/// How many requests one connection of HTTP/2 may have under way.
+const STREAMS: u32 = 256;
+/// How many headers a request may have.
+const HEADERS: usize = 64;
+const H2: &[u8] = b"h2";
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    tcp: TcpListener,
+    address: SocketAddr,
+    router: Router,
+    site: Site,
+    certificate: Option<Arc<Certificate>>,
+}
+
+impl Server {
+    /// Listens, if the settings are safe.
+    pub async fn bind(settings: &Settings, site: Site) -> Result<Self> {
+        settings.check()?;
+        let certificate = settings.tls.as_ref().map(Certificate::read).transpose()?.map(Arc::new);
+        let cannot = |e: std::io::Error| {
+            let taken = "; another process listens there";
+            let why = if e.kind() == std::io::ErrorKind::AddrInUse { taken } else { "" };
+            Error::new(Kind::Unavailable, format!("cannot listen on {}{why}", settings.listen)).with_source(e)
+        };
+        let tcp = TcpListener::bind(settings.listen).await.map_err(cannot)?;
+        let address = tcp.local_addr().map_err(cannot)?;
+        let router = router(&site, settings.prefix.as_ref());
+        Ok(Server { tcp, address, router, site, certificate })
+    }
+
+    /// The address that is listened on, with the port that the system chose.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is true. Then waiters are answered, and what is under way has a while to end.
+    pub async fn serve(self, mut stop: watch::Receiver<bool>) {
+        let Server { tcp, router, site, certificate, .. } = self;
+        let limits = site.limits().clone();
+        let (places, turned_away) =
+            (Arc::new(Semaphore::new(limits.connections)), Arc::new(Semaphore::new(TURNED_AWAY)));
+        let mut connections = JoinSet::new();
+        let keys = site.keys().clone();
+        let background = async {
+            let certificate = certificate.clone();
+            let renewing = async {
+                if let Some(certificate) = &certificate {
+                    certificate.follow().await
+                }
+            };
+            tokio::join!(keys.follow(), site.close_idle(), renewing);
+            std::future::pending::<()>().await;
+        };
+        tokio::pin!(background);
+        loop {
+            site.count_connections(connections.len());
+            let stream = tokio::select! {
+                accepted = tcp.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(_) => {
+                        tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+                        continue;
+                    }
+                },
+                _ = connections.join_next(), if !connections.is_empty() => continue,
+                () = &mut background => continue,
+                () = is_set(&mut stop) => break,
+            };
+            let has_place = places.clone().try_acquire_owned();
+            let is_full = has_place.is_err();
+            let Ok(place) = has_place.or_else(|_| turned_away.clone().try_acquire_owned()) else { continue };
+            let tls = certificate.as_ref().map(|certificate| TlsAcceptor::from(certificate.config()));
+            let connection = Connection { site: site.clone(), router: router.clone(), is_full };
+            connections.spawn(async move {
+                connection.converse(stream, tls).await;
+                drop(place);
+            });
+        }
+        drop(tcp);
+        site.end();
+        let ended = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(limits.grace, ended).await.is_err() {
+            tracing::warn!("requests that were still under way after {} s were cut off", limits.grace.as_secs());
+        }
+    }
+}
+
+/// Waits until it is true, or nobody can set it any more.
+async fn is_set(flag: &mut watch::Receiver<bool>) {
+    let _ = flag.wait_for(|is_set| *is_set).await;
+}
+
+/// What hyper does by itself for HTTP/1.
+fn has_too_many_headers(request: &Request<Incoming>) -> Option<Problem> {
+    let detail = format!("a request may have {HEADERS} headers");
+    (request.headers().len() > HEADERS)
+        .then(|| Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
+}
+
+/// The same request, and whether its body was read.
+fn follow(request: Request<Incoming>) -> (Request<Body>, Ended) {
+    let (parts, body) = request.into_parts();
+    let (body, ended) = bodies::followed(Body::new(body));
+    (Request::from_parts(parts, body), ended)
+}
+
+/// One connection.
+pub(super) struct Connection {
+    pub(super) site: Site,
+    pub(super) router: Router,
+    /// Whether there are too many: then it is told so, and nothing else.
+    pub(super) is_full: bool,
+}
+
+impl Connection {
+    async fn converse(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        let _ = stream.set_nodelay(true);
+        let limits = self.site.limits().clone();
+        let pulse = Pulse::default();
+        match tls {
+            None => {
+                let stream = Impatient::new(stream, pulse.clone(), Some(limits.client), limits.reader);
+                self.http1(stream, pulse).await;
+            }
+            Some(tls) => {
+                let Ok(Ok(stream)) = tokio::time::timeout(limits.client, tls.accept(stream)).await else { return };
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                let head_limit = (!is_http2).then_some(limits.client);
+                let stream = Impatient::new(stream, pulse.clone(), head_limit, limits.reader);
+                if is_http2 { self.http2(stream).await } else { self.http1(stream, pulse).await }
+            }
+        }
+    }
+
+    async fn http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, pulse: Pulse) {
+        let limits = self.site.limits();
+        let mut server = hyper::server::conn::http1::Builder::new();
+        server
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.idle)
+            .max_buf_size(limits.head)
+            .max_headers(HEADERS)
+            .keep_alive(!self.is_full);
+        let mut ending = self.site.ending();
+        let service = service_fn(|request: Request<Incoming>| {
+            let beat = pulse.beat();
+            let (request, ended) = follow(request);
+            let answering = self.answer(request);
+            async move {
+                let mut response = answering.await?;
+                if !ended.get() {
+                    // The rest of the body is in the way of the next request, and hyper closes such a connection.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                drop(beat);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let connection = server.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = ending.wait_for(|ending| *ending) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
+
+    pub(super) async fn http2(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let limits = self.site.limits();
+        let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        server
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
+            .keep_alive_interval(limits.idle / 3)
+            .keep_alive_timeout(limits.client);
+        let mut ending = self.site.ending();
+        let (idle, client, pulse) = (limits.idle, limits.client, Pulse::default());
+        let (this, begun) = (Arc::new(self), pulse.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (this, beat) = (this.clone(), begun.beat());
+            async move {
+                let response = match has_too_many_headers(&request) {
+                    Some(problem) => problem.into_response(),
+                    None => this.answer(request.map(Body::new)).await?,
+                };
+                Ok::<_, Infallible>(response.map(|body| bodies::during(body, beat)))
+            }
+        });
+        let connection = server.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let is_idle = tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = ending.wait_for(|ending| *ending) => false,
+            () = pulse.idle_for(idle) => true,
+        };
+        connection.as_mut().graceful_shutdown();
+        // A request that was sent before the client heard of it is still answered.
+        let given_up = async {
+            tokio::time::sleep(client).await;
+            pulse.idle_for(client).await;
+        };
+        tokio::select! {
+            _ = connection => {}
+            () = given_up, if is_idle => {}
+        }
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Result<Response, Infallible> {
+        if self.is_full {
+            let problem = Problem::overloaded("the server has too many connections");
+            return Ok(problem.into_response());
+        }
+        if *self.site.ending().borrow() {
+            return Ok(gate::ending(self.site.limits().spread).into_response());
+        }
+        self.router.clone().oneshot(request).await
+    }
+}

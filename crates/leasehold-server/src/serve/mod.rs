@@ -1,0 +1,32 @@
+//! The server: a listener, what it lets in, and the router.
+//!
+//! Promise: stateless. What it knows is in the store, so any number of servers can answer for one store, and any of them can
+//! be killed. Non-promise: those who use the store directly neither need it nor are kept out by it.
+
+mod admission;
+mod bodies;
+mod extract;
+pub mod gate;
+mod health;
+mod listener;
+mod namespaces;
+mod patience;
+mod problem;
+mod router;
+mod settings;
+mod site;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_http2;
+mod tls;
+mod traffic;
+
+pub use extract::{In, bearer};
+pub use gate::{Waiter, Waiting};
+pub use listener::Server;
+pub use namespaces::OpenLimits;
+pub use problem::Problem;
+pub use settings::{Exposure, Limits, PathPrefix, Settings, TlsFiles};
+pub use site::{Opener, Site};
+pub use traffic::Answered;

@@ -1,0 +1,154 @@
+//! A connection that does not wait for ever.
+//!
+//! Promise: a client that takes longer than it may over a head of HTTP/1, or over a piece of an answer, is cut off. Non-promise:
+//! a connection of HTTP/1 on which nothing is begun is hyper's to close; for HTTP/2 there is [`Pulse::idle_for`].
+
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// How many requests of a connection are being answered, and since when there are none.
+#[derive(Debug, Clone, Default)]
+pub struct Pulse(Arc<Requests>);
+
+#[derive(Debug)]
+struct Requests {
+    count: AtomicUsize,
+    last: Mutex<Moment>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Requests { count: AtomicUsize::new(0), last: Mutex::new(SystemClock.now()) }
+    }
+}
+
+impl Pulse {
+    /// One begins; it is over when the answer is dropped.
+    pub fn beat(&self) -> Beat {
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+        Beat(self.clone())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until there has been no request for so long.
+    pub async fn idle_for(&self, limit: Duration) {
+        loop {
+            // First: a request that ends in between is younger than the time that is read then.
+            let is_idle = self.is_idle();
+            let last = *self.0.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let rest = limit.saturating_sub(SystemClock.now().saturating_since(last));
+            match (is_idle, rest.is_zero()) {
+                (true, true) => return,
+                (true, false) => tokio::time::sleep(rest).await,
+                (false, _) => tokio::time::sleep(limit).await,
+            }
+        }
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub struct Beat(Pulse);
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        *self.0.0.last.lock().unwrap_or_else(PoisonError::into_inner) = SystemClock.now();
+        self.0.0.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A connection that does not wait for ever.
+#[derive(Debug)]
+pub struct Impatient<S> {
+    inner: S,
+    pulse: Pulse,
+    /// How long a head may take; none where heads come in frames.
+    head_limit: Option<Duration>,
+    reader_limit: Duration,
+    head: Option<Pin<Box<Sleep>>>,
+    reader: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Impatient<S> {
+    /// A connection on which the first head is awaited from now on.
+    pub fn new(inner: S, pulse: Pulse, head_limit: Option<Duration>, reader_limit: Duration) -> Self {
+        let head = head_limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
+        Impatient { inner, pulse, head_limit, reader_limit, head, reader: None }
+    }
+
+    /// What became of a write: progress, or nothing for too long.
+    fn judge<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.reader = None;
+            return written;
+        }
+        let limit = self.reader_limit;
+        let reader = self.reader.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(reader.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        if !self.pulse.is_idle() {
+            self.head = None;
+            return read;
+        }
+        if read.is_ready() {
+            if buf.filled().len() > before && self.head.is_none() {
+                self.head = self.head_limit.map(|limit| Box::pin(tokio::time::sleep(limit)));
+            }
+            return read;
+        }
+        match &mut self.head {
+            None => Poll::Pending,
+            Some(head) => {
+                ready!(head.as_mut().poll(cx));
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not finish its request")))
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.judge(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, pieces);
+        self.judge(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.inner).poll_flush(cx);
+        self.judge(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.judge(cx, ended)
+    }
+}

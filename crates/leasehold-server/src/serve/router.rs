@@ -1,0 +1,90 @@
+//! Every route, and what stands before it.
+
+use super::extract::In;
+use super::gate;
+use super::health;
+use super::problem::Problem;
+use super::settings::PathPrefix;
+use super::site::Site;
+use super::traffic::observe;
+use crate::access::Caller;
+use crate::page;
+use crate::remote;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+use leasehold_core::wire::About;
+use serde_json::{Value, json};
+
+/// The router of this site. With a prefix, everything is below it, and health at the root too.
+pub fn router(site: &Site, prefix: Option<&PathPrefix>) -> Router {
+    let all = Router::new()
+        .merge(health::routes())
+        .merge(keyed(site))
+        .merge(keyless(site))
+        .merge(pages(site))
+        .fallback(nothing)
+        .method_not_allowed_fallback(other);
+    let all = match prefix {
+        None => all,
+        Some(prefix) => Router::new()
+            .merge(health::routes())
+            .nest(prefix.as_str(), all)
+            .fallback(nothing)
+            .method_not_allowed_fallback(other),
+    };
+    all.layer(middleware::from_fn_with_state(site.clone(), observe)).with_state(site.clone())
+}
+
+/// What needs a key.
+fn keyed(site: &Site) -> Router<Site> {
+    Router::new()
+        .route("/v1/ns/{namespace}", get(namespace))
+        .merge(crate::api::routes())
+        .merge(remote::routes())
+        .route_layer(middleware::from_fn_with_state(site.clone(), gate::keyed))
+}
+
+/// What those ask who have no key yet.
+fn keyless(site: &Site) -> Router<Site> {
+    crate::api::open_routes().route_layer(middleware::from_fn_with_state(site.clone(), gate::apart))
+}
+
+/// The page for people.
+fn pages(site: &Site) -> Router<Site> {
+    let keyed = page::keyed()
+        .route_layer(middleware::from_fn_with_state(site.clone(), gate::keyed))
+        .route_layer(middleware::from_fn_with_state(site.clone(), page::by_cookie));
+    let open = page::open().route_layer(middleware::from_fn_with_state(site.clone(), gate::open));
+    page::complete(open.merge(keyed))
+}
+
+async fn nothing() -> Problem {
+    Problem::not_found("no such endpoint; a `/` in a name is written `%2F` or `~`")
+}
+
+async fn other() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this endpoint does not allow this method")
+}
+
+/// What the caller's key is for here, and what the store promises.
+async fn namespace(State(site): State<Site>, In(namespace): In, caller: Caller) -> Result<Json<Value>, Problem> {
+    caller.enters(&namespace)?;
+    let about = About::from(site.coordinator(&namespace).await?.store().capabilities());
+    let scope = caller.scope();
+    let mut answer = json!({
+        "namespace": namespace.as_str(),
+        "key": {
+            "id": caller.key.as_str(),
+            "label": caller.label.as_str(),
+            "allows": scope.verbs.iter().map(|verb| verb.as_str()).collect::<Vec<_>>(),
+            "names": scope.names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "expires_ms": caller.expires.map(|at| at.as_millis()),
+        },
+    });
+    if let (Value::Object(answer), Ok(Value::Object(about))) = (&mut answer, serde_json::to_value(about)) {
+        answer.extend(about);
+    }
+    Ok(Json(answer))
+}

@@ -1,0 +1,187 @@
+//! What handlers share: the store of each namespace, the keys, and what the server has taken on.
+
+use super::admission::{Admission, Urgency};
+use super::namespaces::{IDLE, Namespaces, OpenLimits};
+use super::settings::Limits;
+use super::traffic::{Answered, Traffic};
+use crate::access::KeyRing;
+use crate::access::seal::{Seal, Sealing};
+use crate::discreet::{Discreet, unopened};
+use crate::exchange::Exchange;
+use crate::remote::Tended;
+use async_trait::async_trait;
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::store::Store;
+use leasehold_core::{Coordinator, Distribution, Result, Retention};
+use leasehold_stores::Namespace;
+use leasehold_work::presence::{self, Announced, Heard, Presence, Role};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::watch;
+
+/// How the server opens the store of a namespace.
+#[async_trait]
+pub trait Opener: fmt::Debug + Send + Sync {
+    /// Opens it.
+    async fn open(&self, namespace: &Namespace) -> Result<Arc<dyn Store>>;
+
+    /// How many it may have open at once.
+    fn limits(&self) -> OpenLimits {
+        OpenLimits::FILES
+    }
+}
+
+/// What handlers share. Cloning it is cheap.
+#[derive(Debug, Clone)]
+pub struct Site(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    opener: Arc<dyn Opener>,
+    retention: Retention,
+    keys: KeyRing,
+    open: Namespaces,
+    limits: Limits,
+    admission: Arc<Admission>,
+    traffic: Traffic,
+    connections: AtomicUsize,
+    ending: watch::Sender<bool>,
+    tended: Tended,
+    sealing: Sealing,
+    exchange: Exchange,
+}
+
+impl Site {
+    /// A site whose stores are opened so. It exchanges no tokens.
+    pub fn new(opener: Arc<dyn Opener>, retention: Retention, keys: KeyRing, limits: Limits) -> Self {
+        Site::with_exchange(opener, retention, keys, limits, Exchange::default())
+    }
+
+    /// The same, and tokens are exchanged so.
+    pub fn with_exchange(
+        opener: Arc<dyn Opener>,
+        retention: Retention,
+        keys: KeyRing,
+        limits: Limits,
+        exchange: Exchange,
+    ) -> Self {
+        let admission = Arc::new(Admission::new(&limits));
+        let open = Namespaces::new(opener.limits());
+        let (traffic, ending) = (Traffic::default(), watch::Sender::new(false));
+        let connections = AtomicUsize::new(0);
+        let tended = Tended::default();
+        Site(Arc::new(Shared {
+            opener,
+            retention,
+            keys,
+            open,
+            limits,
+            admission,
+            traffic,
+            connections,
+            ending,
+            tended,
+            sealing: Sealing::default(),
+            exchange,
+        }))
+    }
+
+    /// The coordinator on the store of a namespace. It is opened once and kept while it is used; what failed is tried again.
+    pub async fn coordinator(&self, namespace: &Namespace) -> Result<Coordinator> {
+        self.opened(namespace, Urgency::Other).await
+    }
+
+    /// The same for whoever keeps or ends what it was granted.
+    pub(crate) async fn coordinator_of_holder(&self, namespace: &Namespace) -> Result<Coordinator> {
+        self.opened(namespace, Urgency::Holder).await
+    }
+
+    async fn opened(&self, namespace: &Namespace, who: Urgency) -> Result<Coordinator> {
+        let cell = self.0.open.cell(&namespace.clone().to_use()?, SystemClock.now(), who)?;
+        let opening = || async {
+            let store = self.0.opener.open(namespace).await.map_err(unopened)?;
+            Ok(Coordinator::new(Arc::new(Discreet::new(store))).with_retention(self.0.retention))
+        };
+        cell.get_or_try_init(opening).await.cloned()
+    }
+
+    /// Closes the namespaces that nobody uses, for as long as it is polled.
+    pub(super) async fn close_idle(&self) {
+        loop {
+            tokio::time::sleep(IDLE / 4).await;
+            self.0.open.close_idle(SystemClock.now());
+        }
+    }
+
+    /// What is remembered of the records that clients use.
+    pub(crate) fn tended(&self) -> &Tended {
+        &self.0.tended
+    }
+
+    /// What hides from clients where their listings go on, and their keys in cookies.
+    pub(crate) async fn seal(&self) -> Result<&Seal> {
+        self.0.sealing.seal(self.0.keys.keys()).await
+    }
+
+    /// Puts this server on record, in the server's own namespace.
+    pub fn announce(&self) -> Announced {
+        Announced::start(self.0.keys.keys().store().clone(), Presence::own(Role::Server, None))
+    }
+
+    /// The servers that were heard of.
+    pub(crate) async fn servers(&self, limit: usize) -> Result<Heard> {
+        presence::heard(self.0.keys.keys().store().as_ref(), limit).await
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &KeyRing {
+        &self.0.keys
+    }
+
+    /// What makes keys for tokens.
+    pub fn exchange(&self) -> &Exchange {
+        &self.0.exchange
+    }
+
+    /// How much the server takes on.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// How long answers took, by route.
+    pub fn durations(&self) -> Vec<(Answered, Distribution)> {
+        self.0.traffic.durations()
+    }
+
+    /// How many requests wait, and streams are open.
+    pub fn waiters(&self) -> usize {
+        self.0.admission.waiters()
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.0.connections.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_connections(&self, count: usize) {
+        self.0.connections.store(count, Ordering::Relaxed);
+    }
+
+    /// True from when the server begins to end.
+    pub fn ending(&self) -> watch::Receiver<bool> {
+        self.0.ending.subscribe()
+    }
+
+    pub(super) fn end(&self) {
+        self.0.ending.send_replace(true);
+    }
+
+    pub(super) fn admission(&self) -> &Arc<Admission> {
+        &self.0.admission
+    }
+
+    pub(super) fn traffic(&self) -> &Traffic {
+        &self.0.traffic
+    }
+}

@@ -1,0 +1,84 @@
+//! What was asked, how it was answered and how long that took: for metrics, and for the log.
+//!
+//! Promise: a line of the log has the method, the template of the route, the status, the duration and the key's id, and nothing
+//! else of the request. Non-promise: a stream is counted when it begins.
+
+use super::site::Site;
+use crate::access::KeyId;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::Response;
+use leasehold_core::Distribution;
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::distribution::REQUESTS;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The route of what has none.
+const NOWHERE: &str = "(none)";
+/// The method of what is none of HTTP's.
+const OTHER: &str = "OTHER";
+
+/// What requests have in common that are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Answered {
+    /// The template of the route, such as `/v1/ns/{namespace}`.
+    pub route: String,
+    /// The method.
+    pub method: &'static str,
+    /// The status of the answer.
+    pub status: u16,
+}
+
+/// How long answers took.
+#[derive(Debug, Default)]
+pub struct Traffic(Mutex<BTreeMap<Answered, Distribution>>);
+
+impl Traffic {
+    /// All of it so far.
+    pub fn durations(&self) -> Vec<(Answered, Distribution)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(answered, durations)| (answered.clone(), durations.clone())).collect()
+    }
+}
+
+/// The key of a request, as the gate leaves it in the answer for the log.
+#[derive(Debug, Clone)]
+pub struct LoggedKey(pub KeyId);
+
+/// Measures, counts and logs a request.
+pub async fn observe(State(site): State<Site>, request: Request, next: Next) -> Response {
+    let asked = SystemClock.now();
+    let route = request.extensions().get::<MatchedPath>().map_or(NOWHERE, MatchedPath::as_str).to_owned();
+    let method = method(request.method());
+    let response = next.run(request).await;
+    let took = SystemClock.now().saturating_since(asked);
+    let status = response.status().as_u16();
+    let key = response.extensions().get::<LoggedKey>().map(|key| key.0.to_string()).unwrap_or_default();
+    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let line = format!("{method} {route} {status} in {duration_ms} ms");
+    match status {
+        500.. => tracing::warn!(method, route, status, duration_ms, key, "{line}"),
+        401 | 403 | 429 => tracing::info!(method, route, status, duration_ms, key, "{line}"),
+        _ => tracing::debug!(method, route, status, duration_ms, key, "{line}"),
+    }
+    let mut all = site.traffic().0.lock().unwrap_or_else(PoisonError::into_inner);
+    all.entry(Answered { route, method, status }).or_default().add(REQUESTS, took);
+    drop(all);
+    response
+}
+
+/// One of the few words of HTTP: a client may send any, and each would be counted apart.
+fn method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => OTHER,
+    }
+}

@@ -1,0 +1,15 @@
+//! The public API, over real HTTP to a real server.
+
+#![allow(clippy::unwrap_used)]
+
+mod blocks;
+mod events;
+mod examples;
+mod fences;
+mod jobs;
+mod keys;
+mod leases;
+mod operators;
+mod queues;
+mod rig;
+mod table;

@@ -1,0 +1,246 @@
+// What a person does with the page. Called by browser.rs, which says where the server is and plays everybody else.
+import { strict as assert } from "node:assert";
+import { mkdtempSync, rmSync, readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+const { URL: url, KEY: key, READER: reader, EXPIRED: expired, DEAD: dead, SHOTS: shots } = process.env;
+const { chromium } = await import(process.env.PLAYWRIGHT);
+const axe = readFileSync(process.env.AXE, "utf8");
+
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+async function ask(what) {
+  console.log(`ask ${what}`);
+  const { value } = await answers.next();
+  assert.equal(value, "done");
+}
+
+const profile = mkdtempSync(join(tmpdir(), "leasehold-page-"));
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: process.env.CHROMIUM,
+  headless: true,
+  viewport: { width: 1180, height: 760 },
+  timezoneId: "Europe/Berlin",
+  locale: "en-GB",
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync"],
+});
+
+// The machine may be busy with other tests.
+context.setDefaultTimeout(60_000);
+
+// Nothing is asked of other hosts, nothing is blocked by our own policy, and no script fails.
+const faults = [];
+context.on("request", (request) => {
+  if (!request.url().startsWith(url) && !request.url().startsWith("data:")) faults.push(`asked ${request.url()}`);
+});
+context.on("console", (message) => {
+  // A page that is refused on purpose is told on the console too.
+  if (message.type() === "error" && !/status of 4\d\d/.test(message.text())) faults.push(message.text());
+});
+context.on("weberror", (error) => faults.push(String(error.error())));
+context.on("page", (page) => page.on("dialog", (dialog) => faults.push(`dialog ${dialog.message()}`)));
+
+async function signIn(page, withKey) {
+  await page.goto(`${url}/`);
+  await page.getByLabel("Key").fill(withKey);
+  await page.getByRole("button", { name: "Sign in" }).click();
+}
+
+const acts = {
+  async operator() {
+    const page = context.pages()[0];
+    for (const [wrong, says] of [["lh_r_nonsense", "not a valid key"], [expired, "has expired"]]) {
+      await signIn(page, wrong);
+      await page.getByRole("alert").getByText(says).waitFor();
+    }
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    const row = page.locator('[id="l-watched"]');
+    await row.getByText("first (box-1").waitFor();
+    await page.evaluate(() => { window.isTheSame = true; });
+    await ask("change hands");
+    await row.getByText("second (box-2").waitFor();
+    assert.equal(await page.evaluate(() => window.isTheSame), true, "the page was loaded again");
+
+    // Type to filter, without loading the page again.
+    await page.getByRole("searchbox").pressSequentially("team-b", { delay: 20 });
+    await page.locator('[id="l-watched"]').waitFor({ state: "detached" });
+    assert.equal(await page.locator("tbody tr").count(), 3);
+    assert.match(page.url(), /q=team-b/);
+    assert.equal(await page.evaluate(() => window.isTheSame), true);
+
+    // Revoke, with a why.
+    await page.goto(`${url}/ns/default/lease/watched`);
+    await page.getByText("Revoke…").click();
+    await page.locator("#revoke-why").fill("disk of box-2 is full");
+    await page.getByRole("button", { name: "Revoke at epoch 2" }).click();
+    await page.getByRole("status").getByText("Revoked.").waitFor();
+    await page.locator("#e3").getByText("disk of box-2 is full").waitFor();
+    await ask("revoked");
+
+    // A form that was opened before the lease moved on is refused, and the page shows what is so now.
+    await page.getByText("Pause…").click();
+    await page.locator("#pause-why").fill("freeze");
+    await ask("move on behind the form");
+    await page.locator("#e4").getByText("third (box-3").waitFor();
+    assert.equal(await page.locator("#pause-why").inputValue(), "freeze", "what was typed is gone");
+    await page.getByRole("button", { name: "Pause at epoch 3" }).click();
+    await page.getByRole("alert").getByText("Nothing was done").waitFor();
+    await page.getByText("third (box-3").first().waitFor();
+
+    // Retry a dead letter, by keyboard alone.
+    await page.goto(`${url}/ns/default/queue/mail`);
+    await page.getByText("550 mailbox unavailable").waitFor();
+    await page.goto(`${url}/ns/default/item/mail/${dead}`);
+    await page.locator("#order-retry summary").focus();
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("Tab");
+    await page.keyboard.type("mailbox is back");
+    await page.keyboard.press("Enter");
+    await page.getByRole("status").getByText("Back in line").waitFor();
+    await page.locator("#facts .state").getByText("ready").waitFor();
+
+    // Paused, nothing is asked; resumed, it is current again.
+    await page.goto(`${url}/ns/default/leases`);
+    await page.getByRole("button", { name: "Pause", exact: true }).click();
+    await page.getByText("Paused", { exact: true }).first().waitFor();
+    await page.getByRole("button", { name: "Resume", exact: true }).click();
+    await page.locator("#live").getByText("Live").waitFor();
+
+    // Times are said in the viewer's own zone.
+    const time = page.locator('[id="l-watched"] time').first();
+    assert.match(await time.getAttribute("title"), /CET|GMT\+1|CEST|GMT\+2/);
+
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Key").waitFor();
+    await signIn(page, reader);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/lease/watched`);
+    assert.equal(await page.locator(".order").count(), 0);
+  },
+
+  async bulk() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/queue/mail`);
+    await page.getByRole("link", { name: "Retry these 37…" }).click();
+    await page.getByRole("heading", { name: "Retry 37 dead letters?" }).waitFor();
+    await page.getByText("550 mailbox unavailable").waitFor();
+    await page.getByLabel("Why").fill("mailbox is back");
+    await ask("change some behind the form");
+    await page.getByRole("button", { name: "Retry these 37" }).click();
+    await page.getByRole("status").getByText("36 dead letters are back in line. 1 had changed meanwhile").waitFor();
+    // What came after the count is still there, and can be removed.
+    await page.getByRole("link", { name: "Purge these 3…" }).click();
+    await page.getByLabel("Why").fill("not ours");
+    await page.getByRole("button", { name: "Purge these 3" }).click();
+    await page.getByRole("status").getByText("3 dead letters are removed.").waitFor();
+    await page.getByRole("link", { name: "Retry these 2…" }).waitFor();
+    assert.equal(await page.getByText("550 mailbox unavailable").count(), 0);
+
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Key").waitFor();
+    await signIn(page, reader);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/queue/mail`);
+    await page.getByText("timeout").first().waitFor();
+    assert.equal(await page.locator("a.button").count(), 0);
+  },
+
+  async hostile() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    const paths = ["leases", "leases?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "lease/a", "queues", "queue/q",
+      `queue/q/dead-letters?order=retry&reason=${encodeURIComponent(process.env.REASON ?? "")}`,
+      `item/q/${dead}?payload=shown`, "jobs", "job/j", "health", "lease/%3Cscript%3Ealert(1)%3C%2Fscript%3E"];
+    for (const path of paths) {
+      await page.goto(`${url}/ns/default/${path}`);
+      if (path === "job/j") await page.getByRole("link", { name: /^Show output of/ }).click();
+      await page.evaluate(() => new Promise((done) => setTimeout(done, 50)));
+      assert.notEqual(await page.title(), "owned", path);
+      assert.equal(await page.locator("main img, main script, main b[onmouseover], main u, main i:not(.key)").count(), 0, path);
+    }
+    await page.goto(`${url}/ns/default/lease/a`);
+    assert.match(await page.locator("main").innerText(), /<img src=x onerror=/);
+  },
+
+  async tabs() {
+    const first = context.pages()[0];
+    const isStream = (request) => request.url().endsWith("/changes");
+    let streams = 0;
+    context.on("request", (request) => { if (isStream(request)) streams += 1; });
+    const begun = context.waitForEvent("request", isStream);
+    await signIn(first, key);
+    await first.waitForURL("**/ns/default/leases");
+    await begun;
+    const tabs = [first];
+    for (let n = 1; n < 7; n += 1) {
+      const page = await context.newPage();
+      await page.goto(`${url}/ns/default/leases`);
+      tabs.push(page);
+    }
+    for (const page of tabs) await page.locator('[id="l-watched"]').getByText("first (box-1").waitFor();
+    await ask("change hands");
+    for (const page of tabs) await page.locator('[id="l-watched"]').getByText("second (box-2").waitFor();
+    assert.equal(streams, 1, "more than one tab has a stream");
+    // The tab with the stream goes; another takes over, and tells the rest.
+    const next = context.waitForEvent("request", isStream);
+    await tabs[0].close();
+    await next;
+    await tabs[6].waitForRequest((request) => request.url().endsWith("/leases"));
+    assert.equal(streams, 2);
+  },
+
+  async axe() {
+    const page = context.pages()[0];
+    const pages = [["sign-in", "/"], ["leases", "leases"], ["lease", "lease/team-a/daily-publish"], ["queues", "queues"],
+      ["queue", "queue/mail"],
+      ["confirm", "queue/mail/dead-letters?order=retry&reason=550%20mailbox%20unavailable"],
+      ["item", `item/mail/${dead}?payload=shown`], ["jobs", "jobs"], ["runs", "job/hourly-rollup"], ["health", "health"]];
+    for (const [name, path] of pages) {
+      if (name === "leases") {
+        await signIn(page, key);
+        await page.waitForURL("**/ns/default/leases");
+      }
+      const address = path.startsWith("/") ? `${url}${path}` : `${url}/ns/default/${path}`;
+      for (const colorScheme of ["light", "dark"]) {
+        await page.emulateMedia({ colorScheme });
+        for (const [size, width] of [["wide", 1180], ["phone", 390]]) {
+          await page.setViewportSize({ width, height: size === "wide" ? 760 : 844 });
+          await page.goto(address);
+          if (name === "runs") await page.getByRole("link", { name: /^Show output of/ }).first().click();
+          await page.evaluate(() => document.querySelectorAll(".order").forEach((order) => { order.open = true; }));
+          await page.evaluate(axe);
+          const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+          const grave = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
+          for (const { id, nodes } of grave) faults.push(`${name} ${colorScheme} ${size}: ${id}: ${nodes[0].html} ${nodes[0].failureSummary}`);
+          const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+          if (overflow > 0) faults.push(`${name} ${size}: ${overflow} pixels too wide`);
+          if (shots) {
+            await page.evaluate(() => document.querySelectorAll(".order").forEach((order) => { order.open = false; }));
+            await page.evaluate(() => scrollTo(0, 0));
+            const kind = size === "wide" ? (colorScheme === "dark" ? "-dark" : "") : `-${size}${colorScheme === "dark" ? "-dark" : ""}`;
+            await page.screenshot({ path: join(shots, `page-${name}${kind}.png`) });
+          }
+        }
+      }
+    }
+  },
+};
+
+let code = 0;
+try {
+  await acts[process.argv[2]]();
+  assert.deepEqual(faults, []);
+} catch (error) {
+  console.log(String(error.stack ?? error));
+  for (const page of context.pages()) console.log(page.url(), (await page.locator("body").innerText().catch(() => "")).slice(0, 1500));
+  code = 1;
+}
+await context.close();
+rmSync(profile, { recursive: true, force: true });
+process.exit(code);

@@ -1,0 +1,172 @@
+//! The page in a real browser: Debian's chromium, driven by playwright.
+//!
+//! The script beside this file does what a person would; where others change something meanwhile, it asks for that by a line on
+//! its standard output, and waits for the answer on its standard input.
+
+use crate::scene::{MINUTE, acquire, dead_letters, fences, holder, morning, name, order_item, processes, queue};
+use crate::stage::Stage;
+use leasehold_core::lease::protocol::{Order, Report};
+use leasehold_core::{Marker, Outcome, Who, Why};
+use leasehold_testbed::{node_module, program};
+use leasehold_work::queue::{Claimer, NewItem, Payload, Queue, Reason, protocol};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use tokio::sync::mpsc;
+
+const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
+
+/// The script, at work.
+struct Browser {
+    child: Child,
+    lines: mpsc::UnboundedReceiver<String>,
+}
+
+impl Browser {
+    fn start(stage: &Stage, act: &str, more: &[(&str, &str)]) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/browser.mjs");
+        let mut command = Command::new(program("node"));
+        command
+            .arg(script)
+            .arg(act)
+            .env("URL", stage.url())
+            .env("CHROMIUM", program("chromium"))
+            .env("PLAYWRIGHT", node_module("playwright-core/index.mjs"))
+            .env("AXE", node_module("axe-core/axe.min.js"))
+            .envs(more.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (send, lines) = mpsc::unbounded_channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || output.lines().map_while(Result::ok).for_each(|line| drop(send.send(line))));
+        Browser { child, lines }
+    }
+
+    /// What the script asks for next; none when it is over.
+    async fn asks(&mut self) -> Option<String> {
+        loop {
+            let line = self.lines.recv().await?;
+            match line.strip_prefix("ask ") {
+                Some(asked) => return Some(asked.to_owned()),
+                None => println!("browser: {line}"),
+            }
+        }
+    }
+
+    fn answer(&mut self) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "done").unwrap();
+    }
+
+    async fn ends_well(mut self) {
+        assert_eq!(self.asks().await, None);
+        let mut child = self.child;
+        let status = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+        assert!(status.success(), "the script failed: {status}");
+    }
+}
+
+/// One browser at a time: each is several processes.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+const ALL: &str = "read,hold,work,operate";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_watches_and_acts() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let dead = morning(&stage).await;
+    let (key, reader) = (stage.key("ada", ALL, &["*"], None).await, stage.key("eve", "read", &["*"], None).await);
+    let short = stage.key("short", "read", &["*"], Some(MINUTE)).await;
+    stage.clock.advance(MINUTE * 2);
+    let leases = stage.leases();
+    let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
+    let keys = [("KEY", key.as_str()), ("READER", &reader), ("EXPIRED", &short), ("DEAD", dead.as_str())];
+    let mut browser = Browser::start(&stage, "operator", &keys);
+    assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
+    browser.answer();
+    assert_eq!(browser.asks().await.as_deref(), Some("revoked"));
+    let record = leases.inspect(&name("watched")).await.unwrap().record;
+    let last = record.transfers.last().unwrap();
+    assert_eq!((record.epoch.get(), last.why.as_ref().unwrap().as_str()), (3, "disk of box-2 is full"));
+    assert!(last.by.as_ref().unwrap().as_str().starts_with("ada (key "));
+    browser.answer();
+    assert_eq!(browser.asks().await.as_deref(), Some("move on behind the form"));
+    acquire(&leases, "watched", holder("box-3", "third", 3), "1h").await;
+    browser.answer();
+    browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_retries_all_dead_letters_of_a_reason() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let retry = protocol::Order::Retry { past: None };
+    let dead = dead_letters(&stage, "mail", "550 mailbox unavailable", 37).await;
+    dead_letters(&stage, "mail", "timeout", 2).await;
+    let (key, reader) = (stage.key("ada", ALL, &["*"], None).await, stage.key("eve", "read", &["*"], None).await);
+    let mut browser = Browser::start(&stage, "bulk", &[("KEY", key.as_str()), ("READER", &reader)]);
+    assert_eq!(browser.asks().await.as_deref(), Some("change some behind the form"));
+    order_item(&queue(&stage, "mail"), &dead[5], retry).await;
+    dead_letters(&stage, "mail", "550 mailbox unavailable", 3).await;
+    stage.clock.advance(MINUTE * 2);
+    browser.answer();
+    browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_users_write_stays_text() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let hostile_label = holder("box-1", "<b onmouseover=alert(1)>&\"'", 1);
+    let mut grant = acquire(&leases, "a", hostile_label, "1h").await;
+    let marker = Some(Marker::new(HOSTILE).unwrap());
+    let checkpoint = Some(leasehold_core::Checkpoint::new(format!("{HOSTILE}\n</pre>{HOSTILE}")).unwrap());
+    leases.checkpoint(&mut grant, Report { marker, checkpoint }).await.unwrap();
+    let (who, why) = (Who::new("<i>\"ada\"</i>").unwrap(), Why::new(format!("{HOSTILE}\"'>")).unwrap());
+    leases.operate(&name("a"), who.clone(), why.clone(), Order::Pause).await.unwrap();
+    leases.operate(&name("a"), who.clone(), why, Order::Drain { within: "1h".parse().unwrap() }).await.unwrap();
+    let queue = Queue::with_clock(leases.store().clone(), "q".parse().unwrap(), stage.clock.clone());
+    let payload = Payload::new(format!("</pre>{HOSTILE}")).unwrap();
+    queue.add(NewItem { payload, ..NewItem::default() }).await.unwrap();
+    let mut claimer = Claimer::new(queue.clone(), None, "5m".parse().unwrap()).unwrap();
+    let claimed = claimer.next().await.unwrap();
+    let report = Report { marker: Some(Marker::new(HOSTILE).unwrap()), checkpoint: None };
+    queue.progress(claimed.token(), report).await.unwrap();
+    queue.fail(&claimed, Reason::new(HOSTILE).unwrap(), None, true).await.unwrap();
+    crate::scene::hostile_job(&stage, HOSTILE).await;
+    let key = stage.key("<u>key</u>", ALL, &["*"], None).await;
+    let id = claimed.name().id.to_string();
+    Browser::start(&stage, "hostile", &[("KEY", &key), ("DEAD", &id), ("REASON", HOSTILE)]).ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seven_tabs_share_one_stream() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
+    let key = stage.key("ada", "read", &["*"], None).await;
+    let mut browser = Browser::start(&stage, "tabs", &[("KEY", &key)]);
+    assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
+    browser.answer();
+    browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_page_has_a_serious_fault_for_those_who_cannot_see_it() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let dead = morning(&stage).await;
+    processes(&stage).await;
+    fences(&stage).await;
+    let key = stage.key("ada", ALL, &["*"], None).await;
+    let shots = std::env::var("LEASEHOLD_SCREENSHOTS").unwrap_or_default();
+    let more = [("KEY", key.as_str()), ("DEAD", dead.as_str()), ("SHOTS", &shots)];
+    Browser::start(&stage, "axe", &more).ends_well().await;
+}

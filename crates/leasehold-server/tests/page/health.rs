@@ -1,0 +1,62 @@
+//! Which servers, schedulers and workers there are, and when each was last heard of.
+
+use crate::scene::{MINUTE, morning, process, processes, queue, server};
+use crate::stage::{Client, Stage};
+use leasehold_work::presence::Role;
+use leasehold_work::queue::NewItem;
+
+/// The row of a process.
+fn row<'a>(page: &'a str, process: &str) -> Option<&'a str> {
+    page.split(&format!("id=\"p-{process}-")).nth(1).map(|row| row.split("</tr>").next().unwrap())
+}
+
+#[tokio::test]
+async fn health_lists_processes_and_marks_the_silent_ones() {
+    let stage = Stage::start().await;
+    morning(&stage).await;
+    processes(&stage).await;
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let page = client.get("/ns/default/health").await.body;
+    let silent = row(&page, "worker-worker-2").unwrap_or_else(|| panic!("{page}"));
+    assert!(silent.contains(">silent</span>") && silent.contains(">7m"), "{silent}");
+    for (process, says) in [
+        ("worker-worker-1", "/ns/default/queue/mail"),
+        ("worker-gpu-box-1", "thumbnails"),
+        ("scheduler-scheduler-1", "scheduler-1, pid"),
+        ("server", "server</th>"),
+    ] {
+        let row = row(&page, process).unwrap_or_else(|| panic!("no {process}: {page}"));
+        assert!(row.contains(says) && !row.contains(">silent</span>"), "{process}: {row}");
+    }
+    assert!(page.find("p-worker-worker-2").unwrap() > page.find("p-worker-gpu-box-1").unwrap(), "silent ones are last");
+    stage.clock.advance(MINUTE * 60 * 24);
+    let page = client.get("/ns/default/health").await.body;
+    assert!(page.contains("None was heard of within the last day"), "{page}");
+}
+
+#[tokio::test]
+async fn a_key_sees_workers_of_the_queues_that_it_is_for() {
+    let stage = Stage::start().await;
+    for name in ["mine", "theirs"] {
+        queue(&stage, name).add(NewItem::default()).await.unwrap();
+        process(&stage, Role::Worker, &format!("box-{name}"), Some(name)).await;
+    }
+    process(&stage, Role::Scheduler, "scheduler-1", None).await;
+    let mut client = Client::signed_in(&stage, &stage.key("b", "read", &["mine"], None).await).await;
+    let page = client.get("/ns/default/health").await.body;
+    assert!(page.contains("box-mine") && !page.contains("box-theirs"), "{page}");
+    assert!(!page.contains("scheduler-1") && row(&page, "server").is_none(), "{page}");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_takes_its_record_away() {
+    let stage = Stage::start().await;
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let mut servers = async || client.get("/ns/default/health").await.body.matches("id=\"p-server-").count();
+    let (first, second) = (server(&stage).await, server(&stage).await);
+    assert_eq!(servers().await, 2);
+    first.end().await;
+    assert_eq!(servers().await, 1);
+    second.end().await;
+    assert_eq!(servers().await, 0);
+}

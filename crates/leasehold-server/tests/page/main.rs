@@ -1,0 +1,13 @@
+//! The page for people, over HTTP and in a real browser.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod browser;
+mod budgets;
+mod bulk;
+mod fences;
+mod health;
+mod plain;
+mod scene;
+mod stage;
+mod throughput;

@@ -1,0 +1,411 @@
+//! `leasehold://`, both halves: a real server on a loopback port, the real client, real stores behind it.
+//!
+//! The promises about leases are the very functions that every store is put to. What follows is what only a server can get
+//! wrong: who may do what, what is shown to whom, and what a client cannot ask for at all.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use leasehold_conformance::faulty::{Fault, FaultyStore};
+use leasehold_conformance::{Bench, Effort, VERBS, exercise_each};
+use leasehold_core::guard::HighWater;
+use leasehold_core::item::protocol::Order as ItemOrder;
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::store::{Change, Range, Store, Verb};
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Operated, Outcome, Released, Right,
+    Shelf, Token,
+};
+use leasehold_guards::stored::{FenceDocument, FenceRecord};
+use leasehold_stores::sqlite::SqliteStore;
+use leasehold_work::queue::{Claimer, FollowUp, NewItem, Payload, Queue, State};
+use leasehold_work::schedule::Journals;
+use std::sync::Arc;
+use std::time::Duration;
+use support::Site;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remote_keeps_every_promise_about_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = SqliteStore::open(&folder.path().join("x.db"), &"team".parse().unwrap()).await.unwrap();
+    for store in [Arc::new(MemoryStore::default()) as Arc<dyn Store>, Arc::new(sqlite)] {
+        let site = Arc::new(Site::start(store.clone()).await);
+        let key = site.key("*", "read,hold,operate").await;
+        let bench = Bench::new(Effort::LIGHT, move || {
+            let (site, key) = (site.clone(), key.clone());
+            async move { Ok(site.store(&key).await) }
+        })
+        .in_front_of(store);
+        exercise_each(VERBS, &bench).await.assert_kept();
+    }
+}
+
+/// What is visible and not durable is told as unknown, and counts only when a new write has confirmed it, also through a server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_behind_a_server_that_is_only_visible_is_confirmed_before_it_counts() {
+    for call in 1..=8 {
+        let durable = Arc::new(MemoryStore::default());
+        let faulty = Arc::new(FaultyStore::new(durable.clone(), Fault::Unsynced, call));
+        let site = Site::start(faulty.clone()).await;
+        let leases = Coordinator::new(site.store(&site.key("*", "read,hold").await).await);
+        let lease: LeaseName = "x".parse().unwrap();
+        let answer = leases.acquire(&lease, &ask()).await;
+        faulty.crash().await;
+        match answer {
+            Ok(Acquired::Granted(grant)) => {
+                let record = Coordinator::new(durable).inspect(&lease).await.unwrap().record;
+                assert!(record.is_held_by(grant.token().claim()), "call {call}: granted, and gone after a crash");
+            }
+            Ok(other) => panic!("call {call}: {other:?}"),
+            Err(error) => assert!(error.is_retryable() || error.kind() == Kind::Indeterminate, "call {call}: {error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_cannot_write_a_record_or_choose_an_epoch() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let store = site.store(&site.key("*", "read,hold,work,operate,admin").await).await;
+    for shelf in Shelf::ALL {
+        let key = Key::new(shelf, &"x".parse().unwrap());
+        for verb in [Verb::Direct, Verb::Document, Verb::Confirm, Verb::TakeBack, Verb::Purge] {
+            let change = Change { verb, ..Change::put(&key, None, b"anything") };
+            let error = store.write(&change).await.unwrap_err();
+            let is_refused = matches!(error.kind(), Kind::Unsupported | Kind::Invalid | Kind::Corrupt);
+            assert!(is_refused, "{shelf:?} {verb:?} gave {error:?}");
+        }
+        assert!(site.behind.read(&key).await.unwrap().value.is_none(), "{shelf:?}");
+    }
+    // Even with the client's own library changed: what is sent has no place for an epoch or a record.
+    for body in [
+        r#"{"record":{"shelf":"lease","name":"x"},"expected":null,"verb":{"document":{"text":"leasehold ownership v1"}}}"#,
+        r#"{"record":{"shelf":"lease","name":"x"},"expected":null,"verb":{"lease":{"renew":{"claim":{"epoch":7,"nonce":"0123456789abcdef0123456789abcdef"},"ttl":9000,"progress":null,"epoch":7}}}}"#,
+        r#"{"record":{"shelf":"lease","name":"x"},"expected":null,"verb":{"lease":{"operate":{"nonce":"0123456789abcdef0123456789abcdef","lineage":"0123456789abcdef0123456789abcdef","by":"me","why":"y","expected":null,"order":{"arrive":{}}}}}}"#,
+        r#"{"record":{"shelf":"access","name":"key/x"},"expected":null,"verb":{"document":{"text":"x"}}}"#,
+        r#"{"record":{"shelf":"presence","name":"worker/box/00"},"expected":null,"verb":{"document":{"text":"x"}}}"#,
+        r#"{"record":{"shelf":"lease","name":"../x"},"expected":null,"verb":"confirm"}"#,
+        r#"{"record":{"shelf":"lease","name":"x"},"expected":null,"verb":"confirm","more":1}"#,
+    ] {
+        let key = site.key("*", "read,hold,work,operate,admin").await;
+        let status = site.post(&key, "records/change", body).await;
+        assert!((400..=501).contains(&status) && status != 500, "{status} for {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_allows_its_verbs_on_its_names_and_nothing_else() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let all = Coordinator::new(site.store(&site.key("*", "read,hold,work,operate").await).await);
+    let (ours, theirs): (LeaseName, LeaseName) = ("team/x".parse().unwrap(), "other/x".parse().unwrap());
+    for lease in [&ours, &theirs] {
+        let Acquired::Granted(grant) = all.acquire(lease, &ask()).await.unwrap() else { panic!("{lease} is free") };
+        all.release(&grant, Outcome::Succeeded).await.unwrap();
+    }
+    for (verbs, may_hold, may_operate) in
+        [("read", false, false), ("hold", true, false), ("work", false, false), ("operate", false, true)]
+    {
+        let leases = Coordinator::new(site.store(&site.key("team/*", verbs).await).await);
+        // Who works on items is shown no lease.
+        let may_look = verbs != "work";
+        match leases.inspect(&ours).await {
+            Ok(_) => assert!(may_look, "{verbs}"),
+            Err(error) => assert!(!may_look && error.to_string().contains("does not allow `read`"), "{verbs}: {error}"),
+        }
+        if !may_look {
+            assert!(leases.list(None, 10).await.unwrap().entries.is_empty(), "{verbs}");
+            continue;
+        }
+        let refused = leases.inspect(&theirs).await.unwrap_err();
+        assert_eq!(refused.kind(), Kind::Unsupported, "{verbs}: {refused}");
+        assert!(refused.to_string().contains("is not for the name `other/x`"), "{refused}");
+        let listed: Vec<_> = leases.list(None, 10).await.unwrap().entries.into_iter().map(|(name, _)| name).collect();
+        assert!(listed == [ours.clone()], "{verbs}: {listed:?}");
+        assert_eq!(leases.acquire(&theirs, &ask()).await.unwrap_err().kind(), Kind::Unsupported, "{verbs}");
+        match leases.acquire(&ours, &ask()).await {
+            Ok(Acquired::Granted(grant)) => {
+                assert!(may_hold, "{verbs}");
+                assert_eq!(leases.release(&grant, Outcome::Succeeded).await.unwrap(), Released::Now);
+            }
+            other => assert!(!may_hold && other.is_err(), "{verbs}: {other:?}"),
+        }
+        let (by, why) = ("ada".parse().unwrap(), "drain".parse().unwrap());
+        match leases.operate(&ours, by, why, Order::Revoke).await {
+            Ok(Operated::Done(done)) => {
+                assert!(may_operate, "{verbs}");
+                let by = done.record.transfers.last().and_then(|transfer| transfer.by.clone());
+                let stored = all.inspect(&ours).await.unwrap().record.transfers.last().unwrap().by.clone().unwrap();
+                assert!(stored.as_str().contains("(key ") && stored.as_str().ends_with(": ada"), "{by:?} {stored}");
+            }
+            other => assert!(!may_operate && other.is_err(), "{verbs}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_only_look_is_never_shown_the_nonce_of_a_grant() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let holder = Coordinator::new(site.store(&site.key("*", "hold,work").await).await);
+    let looker = site.store(&site.key("*", "read").await).await;
+    let lease: LeaseName = "x".parse().unwrap();
+    let Acquired::Granted(grant) = holder.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    let queue = Queue::new(holder.store().clone(), "mail".parse().unwrap());
+    queue.add(NewItem::default()).await.unwrap();
+    let item = Claimer::new(queue, None, "90s".parse().unwrap()).unwrap().next().await.unwrap();
+    for (nonce, key) in
+        [(grant.token().nonce, Key::new(Shelf::Lease, &lease)), (item.token().nonce, item.name().key().unwrap())]
+    {
+        let nonce = nonce.to_string();
+        let behind = site.behind.read(&key).await.unwrap().value.unwrap();
+        assert!(String::from_utf8(behind.bytes).unwrap().contains(&nonce), "the record has it");
+        let shown = looker.read(&key).await.unwrap().value.unwrap();
+        assert!(!String::from_utf8(shown.bytes).unwrap().contains(&nonce), "{key} is read with it");
+        let page = looker.list(key.shelf, Range::new(None, 10)).await.unwrap();
+        assert_eq!(page.entries.len(), 1);
+        assert!(
+            !String::from_utf8(page.entries[0].1.bytes.clone()).unwrap().contains(&nonce),
+            "{key} is listed with it"
+        );
+    }
+    // What is shown can still be read as a record.
+    let seen = Coordinator::new(looker).inspect(&lease).await.unwrap();
+    assert_eq!(seen.record.epoch, grant.token().epoch);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_is_woken_by_the_server_and_items_are_worked_on_through_it() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let key = site.key("*", "read,hold,work,operate").await;
+    let (one, two) = (Coordinator::new(site.store(&key).await), Coordinator::new(site.store(&key).await));
+    let lease: LeaseName = "x".parse().unwrap();
+    let Acquired::Granted(grant) = one.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    let waiting = tokio::spawn(async move { two.acquire_within(&[lease], &ask(), Duration::from_secs(60)).await });
+    one.release(&grant, Outcome::Succeeded).await.unwrap();
+    let Acquired::Granted(next) = waiting.await.unwrap().unwrap() else { panic!("it was released") };
+    assert_eq!(next.token().epoch.get(), 2);
+
+    let queue = Queue::new(one.store().clone(), "mail".parse().unwrap());
+    let mut claimer = Claimer::new(queue.clone(), None, "90s".parse().unwrap()).unwrap();
+    let claiming = tokio::spawn(async move {
+        let grant = claimer.next_within(Duration::from_secs(60)).await;
+        (claimer, grant)
+    });
+    let payload = Payload::new("to: ada").unwrap();
+    let added = queue.add(NewItem { payload, ..NewItem::default() }).await.unwrap();
+    let (mut claimer, grant) = claiming.await.unwrap();
+    let mut grant = grant.unwrap().expect("an item was added");
+    assert_eq!((grant.name(), grant.item().payload.bytes()), (added.name(), &b"to: ada"[..]));
+    assert!(Right::of(&grant.token().lease) == Right::Item);
+    queue.renew(&mut grant).await.unwrap();
+    let follow_up = FollowUp {
+        name: queue.item("k.next".parse().unwrap()),
+        priority: Default::default(),
+        delay_ms: 0,
+        attempts: Default::default(),
+        payload: Payload::new("receipt").unwrap(),
+    };
+    queue.complete(&grant, Some(Payload::result("sent").unwrap()), vec![follow_up]).await.unwrap();
+    let stale = queue.complete(&grant, None, Vec::new()).await;
+    assert!(stale.is_ok() || stale.is_err_and(|e| e.kind() == Kind::Fenced), "completed once");
+    let next = claimer.next_within(Duration::from_secs(60)).await.unwrap().expect("a completion added it");
+    assert_eq!(next.item().payload.bytes(), b"receipt");
+    let (by, why) = ("ada".parse().unwrap(), "not needed".parse().unwrap());
+    let (cancelled, _) = queue.operate(&next.name().id, by, why, None, ItemOrder::Cancel).await.unwrap();
+    assert!(matches!(cancelled.state, State::Cancelled { .. }), "{:?}", cancelled.state);
+    assert_eq!(queue.complete(&next, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_leases_is_shown_no_item_and_no_payload() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let own = Queue::new(site.store(&site.key("*", "work").await).await, "mail".parse().unwrap());
+    own.add(NewItem { payload: Payload::new("secret").unwrap(), ..NewItem::default() }).await.unwrap();
+    let (name, _) = site.behind.list(Shelf::Item, Range::new(None, 1)).await.unwrap().entries.remove(0);
+    let record = Key::new(Shelf::Item, &name);
+    for (verbs, may_look) in [("hold", false), ("work", true), ("read", true), ("operate", true)] {
+        let store = site.store(&site.key("*", verbs).await).await;
+        let read = store.read(&record).await;
+        assert_eq!(read.is_ok_and(|reading| reading.value.is_some()), may_look, "{verbs}");
+        for shelf in [Shelf::Item, Shelf::Line, Shelf::Queue] {
+            let listed = store.list(shelf, Range::new(None, 10)).await;
+            assert!(may_look || listed.is_ok_and(|page| page.entries.is_empty()), "{verbs} {shelf:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_works_on_items_writes_no_journal_and_learns_no_holders_nonce() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let all = Coordinator::new(site.store(&site.key("*", "read,hold,work,operate").await).await);
+    let lease: LeaseName = "nightly".parse().unwrap();
+    let Acquired::Granted(grant) = all.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    Journals::new(all.clone()).register(&lease).await.unwrap();
+    // Also with `read`, which may look at both.
+    for verbs in ["work", "read,work"] {
+        let worker = Coordinator::new(site.store(&site.key("*", verbs).await).await);
+        let nonce = grant.token().nonce.to_string();
+        let seen = worker.store().read(&Key::new(Shelf::Lease, &lease)).await;
+        let shown = seen.ok().and_then(|reading| reading.value).map(|value| String::from_utf8(value.bytes).unwrap());
+        assert!(shown.is_none_or(|shown| !shown.contains(&nonce)), "{verbs}");
+        let slot = leasehold_core::Slot(leasehold_core::Timestamp::from_millis(1));
+        let written = Journals::new(worker.clone()).begin(&lease, slot, grant.token().epoch).await;
+        assert_eq!(written.unwrap_err().kind(), Kind::Unsupported, "{verbs}");
+    }
+    assert!(Journals::new(all).read(&lease).await.unwrap().0.entries.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_adds_to_no_queue_that_its_key_is_not_for() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let queue = Queue::new(site.store(&site.key("mail", "work").await).await, "mail".parse().unwrap());
+    queue.add(NewItem::default()).await.unwrap();
+    let grant = Claimer::new(queue.clone(), None, "90s".parse().unwrap()).unwrap().next().await.unwrap();
+    let follow_up = |queue: &str| FollowUp {
+        name: leasehold_work::queue::ItemName { queue: queue.parse().unwrap(), id: "k.next".parse().unwrap() },
+        priority: Default::default(),
+        delay_ms: 0,
+        attempts: Default::default(),
+        payload: Payload::new("x").unwrap(),
+    };
+    let error = queue.complete(&grant, None, vec![follow_up("mail"), follow_up("payments")]).await.unwrap_err();
+    assert!(error.to_string().contains("is not for the name `payments`"), "{error}");
+    assert!(site.behind.list(Shelf::Item, Range::new(None, 10)).await.unwrap().entries.len() == 1, "nothing was added");
+    queue.complete(&grant, None, vec![follow_up("mail")]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_server_of_several_will_do() {
+    let store = Arc::new(MemoryStore::default());
+    let (one, two) = (Site::start(store.clone()).await, Site::start(store).await);
+    let key = one.key("*", "read,hold").await;
+    let url = format!("leasehold+http://:{key}@{},{}/team", one.address, two.address);
+    let leases = Coordinator::new(leasehold_stores::open(&url.parse().unwrap()).await.unwrap());
+    let lease: LeaseName = "x".parse().unwrap();
+    let Acquired::Granted(mut grant) = leases.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    one.stop().await;
+    leases.renew(&mut grant, None).await.unwrap();
+    assert_eq!(leases.release(&grant, Outcome::Succeeded).await.unwrap(), Released::Now);
+    two.stop().await;
+    assert_eq!(leases.acquire(&lease, &ask()).await.unwrap_err().kind(), Kind::Unavailable);
+}
+
+fn ask() -> Ask {
+    Ask::new(HolderId::new(None), "90s".parse().unwrap())
+}
+
+/// A gate's fence follows its lease, and nobody can turn it back, jump ahead, or learn from it what lets it write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_moves_only_forward_and_by_tokens_that_the_store_granted() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let key = site.key("*", "hold").await;
+    let leases = Coordinator::new(site.store(&key).await);
+    let (lease, name): (LeaseName, LeaseName) = ("agent".parse().unwrap(), "mcp/tools".parse().unwrap());
+    let fence = FenceDocument::new(&leases, &name);
+    let sealed = |token: &Token| FenceRecord { high: Some(HighWater::of(token, 0)), ..FenceRecord::default() };
+    let Acquired::Granted(first) = leases.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    let seen = fence.look().await.unwrap();
+    let one = fence.put(&seen, sealed(first.token())).await.unwrap().unwrap();
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    let Acquired::Granted(second) = leases.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    let two = fence.put(&one, sealed(second.token())).await.unwrap().unwrap();
+    assert!(fence.put(&one, sealed(second.token())).await.unwrap().is_none(), "somebody was faster");
+
+    let made_up = Token { epoch: Epoch::new(99).unwrap(), ..second.token().clone() };
+    let by = |record: FenceRecord| FenceRecord { by: Some((made_up.epoch, made_up.nonce)), ..record };
+    let gone = FenceRecord::default();
+    for (what, next, kind) in [
+        ("turned back", sealed(first.token()), Kind::Unsupported),
+        ("jumped ahead", sealed(&made_up), Kind::Regressed),
+        ("taken away", gone, Kind::Unsupported),
+        ("signed", by(sealed(second.token())), Kind::Unsupported),
+    ] {
+        let error = fence.put(&two, next).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{what}: {error:?}");
+    }
+    // A proxy's needs the proxy's lease.
+    let proxy = FenceDocument::new(&leases, &"http/tools".parse().unwrap());
+    let seen = proxy.look().await.unwrap();
+    let error = proxy.put(&seen, by(sealed(second.token()))).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Lost, "{error:?}");
+    // Others see the number, and not the nonce; and a key for another lease does not move it.
+    let looker = site.store(&site.key("*", "read").await).await;
+    let shown = looker.read(fence.key()).await.unwrap().value.unwrap();
+    let shown = String::from_utf8(shown.bytes).unwrap();
+    assert!(shown.contains("agent:2:") && !shown.contains(&second.token().nonce.to_string()), "{shown}");
+    let other = Coordinator::new(site.store(&site.key("tools", "hold").await).await);
+    let theirs = FenceDocument::new(&other, &"mcp/tools".parse().unwrap());
+    leases.release(&second, Outcome::Succeeded).await.unwrap();
+    let Acquired::Granted(third) = leases.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    let seen = theirs.look().await.unwrap();
+    assert_eq!(theirs.put(&seen, sealed(third.token())).await.unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(fence.look().await.unwrap().record.high, Some(HighWater::of(second.token(), 0)));
+}
+
+/// Acquires and releases a lease so often that a part of its history is archived.
+async fn lived(leases: &Coordinator, lease: &LeaseName) {
+    for _ in 0..40 {
+        let Acquired::Granted(grant) = leases.acquire(lease, &ask()).await.unwrap() else { panic!("{lease} is free") };
+        leases.release(&grant, Outcome::Succeeded).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_for_some_names_learns_and_changes_nothing_of_others() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let all = Coordinator::new(site.behind.clone());
+    let (secret, own): (LeaseName, LeaseName) = ("b-secret".parse().unwrap(), "zz-own".parse().unwrap());
+    lived(&all, &secret).await;
+    let record = all.inspect(&secret).await.unwrap().record;
+    let history = all.history(&secret, &record).await.unwrap();
+    let lineage = record.lineage.unwrap();
+    let (reads, holds) = (site.key("zz*", "read").await, site.key("zz*", "hold,operate").await);
+
+    // Neither its name nor its lineage is told, nor what was archived of it.
+    for (shelf, after) in [("lease", "null"), ("history", "\"0/0\""), ("queue", "null"), ("counters", "null")] {
+        let body = format!(r#"{{"shelf":"{shelf}","after":{after},"skip":0,"limit":1}}"#);
+        let (_, told) = site.answer(&reads, "records/list", &body).await;
+        assert!(!told.contains("b-secret") && !told.contains(&lineage.to_string()), "{told}");
+    }
+    let place = Key::new(Shelf::History, &format!("{lineage}/{:016}", 0).parse().unwrap());
+    assert!(site.behind.read(&place).await.unwrap().value.is_some(), "a part is archived");
+    assert!(site.store(&reads).await.read(&place).await.unwrap().value.is_none());
+    let token = format!("b-secret:1:{lineage}:{lineage}:0");
+    let (status, told) = site.answer(&holds, "fences/zz1/seal", &format!(r#"{{"token":"{token}"}}"#)).await;
+    assert_eq!(status, 403, "{told}");
+
+    // A lease of its own under that lineage does not reach the other's history.
+    let theirs = Coordinator::new(site.store(&holds).await);
+    let body = format!(
+        r#"{{"record":{{"shelf":"lease","name":"{own}"}},"expected":null,"verb":{{"lease":{{"acquire":{{"lineage":"{lineage}","holder":"{lineage}:1:h:evil","ttl":1000,"slot":null}}}}}}}}"#
+    );
+    assert_eq!(site.post(&holds, "records/change", &body).await, 200);
+    assert_eq!(theirs.inspect(&own).await.unwrap().record.lineage, Some(lineage));
+    let why = || ("eve".parse().unwrap(), "x".parse().unwrap());
+    for _ in 0..40 {
+        theirs.operate(&own, why().0, why().1, Order::Revoke).await.unwrap();
+    }
+    let forget = format!(
+        r#"{{"record":{{"shelf":"lease","name":"{own}"}},"expected":null,"verb":{{"lease":{{"operate":{{"nonce":"{lineage}","lineage":"{lineage}","by":"x","why":"y","expected":null,"order":{{"forget":{{"idle":0}}}}}}}}}}}}"#
+    );
+    assert_eq!(site.post(&holds, "records/change", &forget).await, 400);
+    all.drop_leavings(&own, &all.inspect(&own).await.unwrap().record).await.unwrap();
+    let now = all.history(&secret, &record).await.unwrap();
+    assert_eq!((now.transfers.len(), now.damaged.len()), (history.transfers.len(), 0));
+
+    // Output is written by who took part, where it belongs.
+    let output = |lease: &str| {
+        let text = format!(r#"{{"lease":"{lease}","epoch":1,"host":"h","at":1,"bytes":7,"tail":"FORGED\n"}}"#);
+        let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+        leasehold_core::codec::encode("output", &record).unwrap()
+    };
+    let nothing = leasehold_core::codec::encode("output", &serde_json::Value::Null).unwrap();
+    let ring = Key::new(Shelf::Output, &format!("{lineage}/00001").parse().unwrap());
+    for (key, bytes) in
+        [(&reads, &nothing), (&reads, &output("zz-own")), (&holds, &nothing), (&holds, &output("b-secret"))]
+    {
+        let change = Change { verb: Verb::Document, ..Change::put(&ring, None, bytes) };
+        let error = site.store(key).await.write(&change).await.unwrap_err();
+        assert!(matches!(error.kind(), Kind::Unsupported | Kind::Invalid), "{error:?}");
+    }
+    assert!(site.behind.read(&ring).await.unwrap().value.is_none());
+}

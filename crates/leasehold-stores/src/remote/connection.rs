@@ -1,0 +1,212 @@
+//! The servers behind one URL: which one is asked, and what happens when it is away.
+//!
+//! Promise: a read tries the next server when one is away; a write does so only when it surely was not carried out. What got no
+//! answer is *unknown*. Non-promise: nothing here balances load; the server that answered last is asked again.
+
+use super::config::{Endpoint, KeySource};
+use crate::http::client::untimed;
+use crate::phase::Phase;
+use crate::url::Secret;
+use leasehold_core::wire::{PROTOCOL, Problem, SPEAKS};
+use leasehold_core::{Error, Kind, Result, Why};
+use leasehold_system::clock;
+use reqwest::{Client, Method, RequestBuilder};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long one of several servers is waited for at first. Each time that no answer comes it is waited for a second longer, up
+/// to [`MOST_PATIENCE`]: then it is the store that is slow.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// See [`PATIENCE`].
+const MOST_PATIENCE: Duration = Duration::from_secs(6);
+
+/// Kinds of problems of a server that did not even look at the request.
+const OVERLOAD: &[&str] = &["overloaded", "too_many_requests", "ending"];
+
+/// The servers of one URL, and the key for them.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    /// None for those who ask for one.
+    pub(super) key: Option<KeySource>,
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Below each server's base: `/v1/ns/NAMESPACE`.
+    pub(super) path: String,
+    /// The one that answered last.
+    good: AtomicUsize,
+    /// How many calls in a row got no answer in time: of reads, and of writes, which may be slower.
+    unanswered: [AtomicU32; 2],
+}
+
+impl Connection {
+    pub(super) fn new(client: Client, key: Option<KeySource>, endpoints: Vec<Endpoint>, path: String) -> Self {
+        Connection {
+            client,
+            key,
+            endpoints,
+            path,
+            good: AtomicUsize::new(0),
+            unanswered: [const { AtomicU32::new(0) }; 2],
+        }
+    }
+
+    /// The server that answered last.
+    pub(super) fn good(&self) -> usize {
+        self.good.load(Ordering::Relaxed) % self.endpoints.len()
+    }
+
+    /// Turns away from a server that gave no answer: the next call asks another.
+    pub(super) fn leave(&self, index: usize) {
+        let next = (index + 1) % self.endpoints.len();
+        let _ = self.good.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(super) fn request(&self, index: usize, method: Method, operation: &str) -> RequestBuilder {
+        let url = format!("{}{}{operation}", self.endpoints[index].base, self.path);
+        let request = self.client.request(method, url).header(SPEAKS, PROTOCOL);
+        match self.key() {
+            Some(key) => request.bearer_auth(key.reveal()),
+            None => request,
+        }
+    }
+
+    fn key(&self) -> Option<Secret> {
+        self.key.as_ref().map(KeySource::key)
+    }
+
+    /// Whether a key that was refused has been replaced in its file since.
+    fn has_another_key(&self, refused: Option<&Secret>) -> bool {
+        matches!((&self.key, refused), (Some(source), Some(refused)) if source.is_replaced(refused))
+    }
+
+    /// What the server says of itself.
+    pub(super) async fn get<T: DeserializeOwned>(&self, operation: &str) -> Result<T> {
+        self.try_each(Phase::Reading, |index| self.request(index, Method::GET, operation)).await
+    }
+
+    /// Asks one thing, of one server after the other where that is safe.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        question: &impl Serialize,
+        phase: Phase,
+    ) -> Result<T> {
+        self.try_each(phase, |index| self.request(index, Method::POST, operation).json(question)).await
+    }
+
+    async fn try_each<T: DeserializeOwned>(
+        &self,
+        phase: Phase,
+        request: impl Fn(usize) -> RequestBuilder,
+    ) -> Result<T> {
+        let (first, count) = (self.good(), self.endpoints.len());
+        let mut failed = None;
+        for turn in 0..count {
+            let index = (first + turn) % count;
+            let key = self.key();
+            let mut answer = self.ask(index, phase, request(index)).await;
+            // Refused by its key, so surely not carried out.
+            if matches!(&answer, Err(Refused { status: Some(401), .. })) && self.has_another_key(key.as_ref()) {
+                answer = self.ask(index, phase, request(index)).await;
+            }
+            match answer.map_err(|refused| refused.error) {
+                Ok(answer) => {
+                    self.good.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                // Surely not carried out: another server may reach the store, or not be overloaded.
+                Err(error) if error.kind() == Kind::Unavailable => {
+                    self.leave(index);
+                    failed.get_or_insert(error);
+                }
+                Err(error) => {
+                    if error.kind() == Kind::Indeterminate {
+                        self.leave(index);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::new(Kind::Unavailable, "no server answers; try again")))
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        index: usize,
+        phase: Phase,
+        request: RequestBuilder,
+    ) -> Result<T, Refused> {
+        let place = self.endpoints[index].place.as_str();
+        let exchange = untimed(request, phase, place);
+        let answer = match self.endpoints.len() {
+            1 => exchange.await?,
+            _ => {
+                let unanswered = &self.unanswered[usize::from(phase == Phase::Writing)];
+                let count = unanswered.load(Ordering::Relaxed);
+                let patience = PATIENCE.saturating_mul(count.saturating_add(1)).min(MOST_PATIENCE);
+                let asked = clock::now();
+                let answer = timeout(patience, exchange).await.unwrap_or_else(|_| {
+                    unanswered.fetch_add(1, Ordering::Relaxed);
+                    let message = format!("{place} did not answer within {} s", patience.as_secs());
+                    Err(Error::new(phase.unanswered(), message))
+                })?;
+                // An answer that came later shows that the patience is still needed.
+                if clock::now().saturating_since(asked) < PATIENCE {
+                    unanswered.store(0, Ordering::Relaxed);
+                }
+                answer
+            }
+        };
+        if answer.status != 200 {
+            let error = refused(place, answer.status, &answer.body, phase);
+            return Err(Refused { error, status: Some(answer.status) });
+        }
+        serde_json::from_slice(&answer.body).map_err(|e| {
+            let message = format!("{place} gave an answer that is none of a leasehold server's; check the URL");
+            Error::new(phase.unanswered(), message).with_source(e).into()
+        })
+    }
+}
+
+/// Why one server did not do as asked.
+struct Refused {
+    error: Error,
+    /// What it answered, if it did.
+    status: Option<u16>,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused { error, status: None }
+    }
+}
+
+/// What a status other than 200 means. A server says by its kind of error whether anything was carried out.
+pub(super) fn refused(place: &str, status: u16, body: &[u8], phase: Phase) -> Error {
+    let Ok(Problem { detail, kind, held_epoch, seen_epoch, .. }) = serde_json::from_slice::<Problem>(body) else {
+        let (kind, what) = match status {
+            300..=399 | 404 | 405 => (Kind::Unsupported, "it is no leasehold server; check the URL"),
+            400..=428 | 430..=499 => (Kind::Unsupported, "something in front of it refuses the request"),
+            429 => (Kind::Unavailable, "it is asked too often; try again later"),
+            _ => (phase.unanswered(), "try again"),
+        };
+        return Error::new(kind, format!("{place} answered {status}: {what}"));
+    };
+    // A leasehold server's own words: all of them, in one line.
+    let detail = Why::lossy(&detail, "it does not say why");
+    let kind = match Kind::named(&kind) {
+        None if OVERLOAD.contains(&kind.as_str()) => Kind::Unavailable,
+        // A read changes nothing, whatever became of it.
+        Some(Kind::Indeterminate) => phase.unanswered(),
+        Some(kind) => kind,
+        None if status < 500 => Kind::Unsupported,
+        None => phase.unanswered(),
+    };
+    let error = Error::new(kind, format!("{place}: {detail}"));
+    match (held_epoch, seen_epoch) {
+        (Some(held), Some(seen)) => error.with_epochs(held, seen),
+        _ => error,
+    }
+}

@@ -1,0 +1,163 @@
+//! A Leasehold server, for those who must not hold the store's password.
+//!
+//! Promise: a change is sent as the verb that it comes from ([`leasehold_core::store::Verb`]), never as bytes: the server decides
+//! on the record that it has, at its store's time, and writes what it decided. So a client can choose no epoch and write no
+//! record of a lease, an item or a fence. Lost answers, trust windows and waiting are what they are over a store. Non-promise:
+//! counters, journals, kept output and definitions of jobs are sent whole; they decide nothing.
+//!
+//! `leasehold://host/namespace`, with several hosts separated by commas, tried in turn; `leasehold+http` only to a loopback
+//! address. The key is in `LEASEHOLD_KEY`, in the file that `LEASEHOLD_KEY_FILE` names, or the password part of the URL.
+
+mod config;
+mod connection;
+mod exchange;
+mod keys;
+
+pub use exchange::{ExchangedKey, exchange};
+pub use keys::RemoteKeys;
+
+use crate::http::client::client;
+use crate::phase::Phase;
+use crate::url::Address;
+use crate::url::Namespace;
+use async_trait::async_trait;
+use connection::{Connection, refused};
+use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Remark, Store, Survey, Swap, Watch};
+use leasehold_core::wire::{self, About, HEARTBEAT, HINT, PROTOCOL};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
+use reqwest::Method;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::Sender;
+
+/// Without a sign of life for longer than this, a watch is dead.
+const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
+/// Between two attempts to listen.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The client of a server. Clones share their connections.
+#[derive(Clone)]
+pub struct RemoteStore {
+    connection: Arc<Connection>,
+    capabilities: Capabilities,
+}
+
+impl fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteStore({}{})", self.connection.endpoints[0].base, self.connection.path)
+    }
+}
+
+/// Refuses an address that no server can have.
+pub fn check(address: &Address) -> Result<()> {
+    config::check(address)
+}
+
+/// Asks a server what it and its store can do.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<RemoteStore> {
+    check(address)?;
+    let key = config::KeySource::find(address, |name| std::env::var(name).ok())?;
+    let path = format!("/v1/ns/{namespace}");
+    let connection = Connection::new(client(address)?, Some(key), config::endpoints(address), path);
+    let about: About = connection.get("").await?;
+    if let Some(what) = wire::disagreement(PROTOCOL, about.protocol) {
+        let place = &connection.endpoints[connection.good()].place;
+        return Err(Error::new(Kind::Unsupported, format!("{place}: {what}")));
+    }
+    Ok(RemoteStore { connection: Arc::new(connection), capabilities: about.capabilities() })
+}
+
+impl RemoteStore {
+    /// Passes hints on until the stream ends.
+    async fn listen(&self, index: usize, record: &wire::Record, hints: &Sender<()>) -> Result<()> {
+        let place = &self.connection.endpoints[index].place;
+        let lost = |e: reqwest::Error| Error::unavailable(format!("{place} is not heard"), e.without_url());
+        let request = self.connection.request(index, Method::POST, "/records/watch").json(record);
+        let mut stream = request.send().await.map_err(lost)?;
+        if stream.status() != 200 {
+            let status = stream.status().as_u16();
+            let body = stream.bytes().await.unwrap_or_default();
+            return Err(refused(place, status, &body, Phase::Reading));
+        }
+        while let Ok(part) = tokio::time::timeout(SILENCE, stream.chunk()).await {
+            let Some(part) = part.map_err(lost)? else { break };
+            if part.iter().any(|byte| HINT.contains(byte)) {
+                let _ = hints.try_send(());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for RemoteStore {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let record = wire::Record::from(key);
+        let wire::Reading { value, now } = self.connection.post("/records/read", &record, Phase::Reading).await?;
+        Ok(Reading { value: value.map(wire::Value::versioned), now })
+    }
+
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities)?;
+        let change = wire::Change::of(change)?;
+        // What holders ask for has an address of its own: a busy server serves it before everything else.
+        let address = if change.verb.needs_a_claim() { "/records/hold" } else { "/records/change" };
+        let changed: wire::Changed = self.connection.post(address, &change, Phase::Writing).await?;
+        Ok(changed.into())
+    }
+
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        let (after, skip, limit) = (range.after.cloned(), range.skip, range.limit);
+        let mut listing = wire::Listing { shelf, after, continued_from: None, skip, limit };
+        loop {
+            let page: wire::Page = self.connection.post("/records/list", &listing, Phase::Reading).await?;
+            // What the key is not for is left out, so a page may be empty before the end.
+            if let (true, Some(last)) = (page.entries.is_empty() && page.more, page.continued_from) {
+                (listing.continued_from, listing.skip) = (Some(last), 0);
+                continue;
+            }
+            let entry = |(name, value): (LeaseName, wire::Value)| (name, value.versioned());
+            return Ok(Page { entries: page.entries.into_iter().map(entry).collect(), more: page.more, now: page.now });
+        }
+    }
+
+    /// A stream from a server, opened again, at another one if there is one, when it ends.
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        let (sender, watch) = Watch::channel();
+        let (store, record) = (self.clone(), wire::Record::from(key));
+        tokio::spawn(async move {
+            let mut index = store.connection.good();
+            loop {
+                tokio::select! {
+                    () = sender.closed() => return,
+                    _ = store.listen(index, &record, &sender) => {}
+                }
+                index = (index + 1) % store.connection.endpoints.len();
+                tokio::select! {
+                    () = sender.closed() => return,
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+                // What changed meanwhile gave no hint.
+                let _ = sender.try_send(());
+            }
+        });
+        Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        let about: About = self.connection.get("").await?;
+        let remark = |setting: &str, found: String| Remark { setting: setting.into(), found, advice: None };
+        let remarks = vec![
+            remark("server", self.connection.endpoints[self.connection.good()].place.clone()),
+            remark("protocol", about.protocol.to_string()),
+            remark("store behind it", about.store),
+            remark("its durability", about.durability),
+        ];
+        Ok(Survey { class: about.class.into(), remarks })
+    }
+}

@@ -1,0 +1,22 @@
+//! The documents that clients of a server write whole: what they must look like, and whose they are.
+//!
+//! Promise: what passes [`check`] can be read back as what its shelf holds. Non-promise: whether what it says is true. A
+//! document decides nothing about who holds what.
+
+use crate::notify::board;
+use crate::output;
+use crate::schedule::{definition, journals};
+use leasehold_core::{Counters, Error, Key, Kind, LeaseName, Result, Shelf};
+
+/// Refuses a document that nobody could read on its shelf. Gives the lease that it is about, where its name does not tell.
+pub fn check(key: &Key, bytes: &[u8]) -> Result<Option<LeaseName>> {
+    let place = key.name.as_str();
+    match key.shelf {
+        Shelf::Counters => Counters::decode(bytes, place).map(|_| None),
+        Shelf::Runs => journals::check(bytes, place).map(|()| None),
+        Shelf::Job => definition::check(bytes, place).map(|()| None),
+        Shelf::Watch => board::check(bytes, place).map(|()| None),
+        Shelf::Output => output::subject(bytes, place),
+        _ => Err(Error::new(Kind::Unsupported, format!("`{key}` is no document that a client may write"))),
+    }
+}

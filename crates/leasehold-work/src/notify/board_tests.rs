@@ -1,0 +1,180 @@
+//! What the board writes into a store, and who finds it there.
+
+use super::tests::rule;
+use super::*;
+use crate::output::{self, Ring, RunOutput};
+use crate::queue::{Claimed, Claimer, Queue, State};
+use crate::tally::DeadLetter;
+use leasehold_core::clock::ManualClock;
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Epoch, HolderId, LeaseName, MemoryStore, Outcome, Timestamp, Token, Ttl,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct Desk {
+    clock: ManualClock,
+    coordinator: Coordinator,
+    board: Board,
+}
+
+impl Desk {
+    fn new(on: &[Cause], remind: Option<Duration>) -> Self {
+        let clock = ManualClock::default();
+        let store = Arc::new(MemoryStore::with_clock(Arc::new(clock.clone())));
+        let coordinator = Coordinator::with_clock(store, Arc::new(clock.clone()));
+        let rule = Rule { remind, ..rule(on) };
+        let board = Board::new(coordinator.clone(), vec![rule], Place::default());
+        Desk { clock, coordinator, board }
+    }
+
+    fn queue(&self, name: &str) -> Queue {
+        let (store, clock) = (self.coordinator.store().clone(), Arc::new(self.clock.clone()));
+        Queue::with_clock(store, name.parse().unwrap(), clock)
+    }
+
+    fn channel(&self) -> Queue {
+        self.queue("leasehold.notify.ops")
+    }
+
+    /// What waits to be delivered, in order. It is delivered by this.
+    async fn delivered(&self) -> Vec<Notice> {
+        self.delivered_to("ops").await
+    }
+
+    async fn delivered_to(&self, channel: &str) -> Vec<Notice> {
+        let queue = self.queue(&format!("leasehold.notify.{channel}"));
+        let mut claimer = Claimer::new(queue.clone(), None, Ttl::new(MINUTE).unwrap()).unwrap();
+        let mut all = Vec::new();
+        while let Claimed::Item(grant) = claimer.claim().await.unwrap() {
+            all.push(serde_json::from_slice(grant.item().payload.bytes()).unwrap());
+            queue.complete(&grant, None, Vec::new()).await.unwrap();
+        }
+        all
+    }
+
+    async fn ends(&self, lease: &LeaseName, outcome: Outcome) -> Token {
+        let ask = Ask::new(HolderId::new(None), Ttl::new(MINUTE).unwrap());
+        let Acquired::Granted(grant) = self.coordinator.acquire(lease, &ask).await.unwrap() else {
+            panic!("it is free")
+        };
+        self.coordinator.release(&grant, outcome).await.unwrap();
+        grant.token().clone()
+    }
+
+    /// A run of this lease that fails with these last lines, which are kept.
+    async fn fails(&self, lease: &LeaseName, tail: &str) -> Epoch {
+        let token = self.ends(lease, Outcome::Failed).await;
+        let kept = RunOutput {
+            lease: lease.clone(),
+            epoch: token.epoch,
+            slot: None,
+            host: "here".into(),
+            at: Timestamp::from_millis(0),
+            exit: Some(3),
+            why: None,
+            usage: None,
+            bytes: tail.len() as u64,
+            file: None,
+            is_cut: false,
+            tail: tail.into(),
+        };
+        output::write(&self.coordinator, &Ring::of_lease(token.lineage, 10), &token, &kept).await.unwrap();
+        token.epoch
+    }
+}
+
+#[tokio::test]
+async fn a_reminder_of_a_sweep_has_the_last_lines_of_the_failure_though_the_run_after_it_was_not_judged_yet() {
+    let desk = Desk::new(&[Cause::Failed], Some(MINUTE));
+    let lease: LeaseName = "nightly".parse().unwrap();
+    desk.fails(&lease, "disk full\n").await;
+    desk.clock.advance(MINUTE / 2);
+    desk.board.sweep().await.unwrap();
+    assert_eq!(desk.delivered().await[0].body["data"]["tail"], "disk full\n");
+    desk.clock.advance(MINUTE * 2);
+    // Whoever runs it is about to tell of this one.
+    desk.fails(&lease, "still full\n").await;
+    desk.board.sweep().await.unwrap();
+    let told = desk.delivered().await;
+    let data = &told[0].body["data"];
+    assert_eq!((told.len(), data["reminder"].as_u64(), data["exit_code"].as_u64()), (1, Some(1), Some(3)));
+    assert_eq!(data["tail"], "disk full\n");
+}
+
+#[tokio::test]
+async fn of_the_reminders_that_wait_only_the_newest_is_left_and_what_came_before_them_stays_first() {
+    let desk = Desk::new(&[Cause::Failed], Some(MINUTE));
+    desk.fails(&"nightly".parse().unwrap(), "disk full\n").await;
+    for _ in 0..5 {
+        desk.clock.advance(MINUTE * 2);
+        desk.board.sweep().await.unwrap();
+    }
+    let told = desk.delivered().await;
+    let reminders: Vec<_> = told.iter().map(|notice| notice.body["data"]["reminder"].as_u64()).collect();
+    assert_eq!(reminders, [None, Some(4)]);
+    // Those that were taken back still say what comes before them.
+    let before = told[1].after.as_deref().unwrap().parse().unwrap();
+    let seen = desk.channel().inspect(&crate::queue::ItemId::keyed(&before)).await.unwrap();
+    assert!(matches!(seen.item.state, State::Cancelled { .. }));
+    let withdrawn: Notice = serde_json::from_slice(seen.item.payload.bytes()).unwrap();
+    assert!(withdrawn.after.is_some() && withdrawn.is_reminder());
+}
+
+#[tokio::test]
+async fn dead_letters_that_were_held_back_are_told_by_whoever_looks_at_another_queue() {
+    let desk = Desk::new(&[Cause::DeadLetter], None);
+    let spool = || Subject::Spool(leasehold_core::Lineage::from_u128(7), "spool:/srv/letters".into());
+    for subject in [Subject::Queue("mail".parse().unwrap()), spool()] {
+        for key in ["a", "b", "c"] {
+            let (id, epoch) = (format!("k.{key}").parse().unwrap(), Epoch::new(1).unwrap());
+            let at = desk.coordinator.inspect(&"any".parse().unwrap()).await.unwrap().now;
+            let letter = DeadLetter { id, epoch, why: None, at, tail: None };
+            desk.board.judge(&subject, &Facts::of_queue(vec![letter])).await.unwrap();
+        }
+    }
+    assert_eq!(desk.delivered().await.len(), 2, "the first of each");
+    let (other, queue) = (Subject::Queue("other".parse().unwrap()), desk.queue("other"));
+    desk.clock.advance(MINUTE);
+    desk.board.sweep_letters(&other, &queue).await.unwrap();
+    assert!(desk.delivered().await.is_empty(), "they are gathered for a while");
+    desk.clock.advance(MINUTE * 5);
+    desk.board.sweep_letters(&other, &queue).await.unwrap();
+    let mut told: Vec<_> =
+        desk.delivered().await.iter().map(|n| (n.name().to_owned(), n.body["data"]["count"].as_u64())).collect();
+    told.sort();
+    assert_eq!(told, [("mail".to_owned(), Some(2)), ("spool:/srv/letters".to_owned(), Some(2))]);
+    desk.clock.advance(MINUTE * 10);
+    desk.board.sweep().await.unwrap();
+    assert!(desk.delivered().await.is_empty(), "once");
+}
+
+#[tokio::test]
+async fn every_channel_is_told_however_many_there_are_and_how_long_it_was_down() {
+    let desk = Desk::new(&[], None);
+    let channels: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
+    let rules = channels
+        .iter()
+        .map(|channel| Rule { channel: channel.parse().unwrap(), ..rule(&[Cause::Failed, Cause::Recovered]) });
+    let board = Board::new(desk.coordinator.clone(), rules.collect(), Place::default());
+    let lease: LeaseName = "nightly".parse().unwrap();
+    desk.ends(&lease, Outcome::Failed).await;
+    desk.clock.advance(MINUTE);
+    desk.ends(&lease, Outcome::Succeeded).await;
+    // Nobody looks for an hour.
+    desk.clock.advance(MINUTE * 60);
+    board.sweep().await.unwrap();
+    for channel in &channels {
+        let mut told: Vec<_> = desk.delivered_to(channel).await;
+        // Both were added at one time; whoever delivers them keeps to their order.
+        told.sort_by_key(|notice| notice.after.is_some());
+        let told: Vec<_> =
+            told.iter().map(|notice| (notice.kind(), notice.body["data"]["down_for_ms"].as_u64())).collect();
+        let was_down = Some(MINUTE.as_millis() as u64);
+        assert_eq!(told, [("lease.failed", was_down), ("lease.recovered", was_down)], "{channel}");
+    }
+    board.sweep().await.unwrap();
+    assert!(desk.delivered_to("c0").await.is_empty(), "once");
+}

@@ -1,0 +1,363 @@
+//! Presence: which servers, schedulers and workers there are, and when each was last heard of.
+//!
+//! Each such process keeps one small record, by the store's clock, in a numbered place of its host. A process that ends takes it
+//! away; what a killed one leaves is shown for a day as not heard of any more, unless a new process of the same host needs its
+//! place. So there are never more records than processes that were there at once.
+//!
+//! Promise: best effort in the background. Nothing waits for it but the end, and that for a second at most; a store that
+//! refuses it is not asked again. Non-promise: nothing is ever decided by it. Who holds what is in other records.
+
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::store::{Change, Range, Swap, Verb};
+use leasehold_core::{Error, Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+const KIND: &str = "presence";
+/// A process that ends sooner leaves no record.
+const FIRST: Duration = Duration::from_secs(1);
+/// How often a process is heard of.
+const EVERY: Duration = Duration::from_secs(45);
+/// One that was not heard of for so long is gone, or cannot reach the store.
+pub const SILENT: Duration = Duration::from_secs(150);
+/// For how long after that it is shown.
+pub const SHOWN: Duration = Duration::from_secs(24 * 3_600);
+/// How long the end may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Places for processes of one role on one host; more of them are not recorded.
+const PLACES: usize = 64;
+/// How many old records a new process looks at, to take away those that nobody is shown any more.
+const SWEPT: usize = 500;
+
+leasehold_system::words! {
+    /// What a process does.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Role {
+        /// `leasehold serve`.
+        Server = "server",
+        /// `leasehold schedule`.
+        Scheduler = "scheduler",
+        /// `leasehold work`.
+        Worker = "worker",
+    }
+}
+
+/// A process, as it was last heard of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Presence {
+    /// What it does.
+    pub role: Role,
+    /// The machine.
+    pub host: String,
+    /// The process on it.
+    pub pid: u32,
+    /// The version of the program.
+    pub version: String,
+    /// The queue that a worker is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// When it was first heard of, by the store's clock.
+    pub since: Timestamp,
+    /// When it was last heard of.
+    pub heard: Timestamp,
+    /// Which process it is, whatever becomes of its number.
+    nonce: Nonce,
+}
+
+impl Presence {
+    /// This process, which has not been heard of yet.
+    pub fn own(role: Role, queue: Option<String>) -> Self {
+        let never = Timestamp::from_millis(0);
+        Presence {
+            role,
+            host: leasehold_system::host::name(),
+            pid: leasehold_system::host::pid(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            queue,
+            since: never,
+            heard: never,
+            nonce: Nonce::random(),
+        }
+    }
+
+    /// Whether it should have been heard of since.
+    pub fn is_silent(&self, now: Timestamp) -> bool {
+        now.saturating_since(self.heard) >= SILENT
+    }
+
+    fn is_over(&self, now: Timestamp) -> bool {
+        now.saturating_since(self.heard) >= SHOWN
+    }
+
+    fn place(&self, number: usize) -> Result<Key> {
+        let fit = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let host: String = self.host.chars().map(fit).take(64).collect();
+        let host = if host.is_empty() { "_" } else { &host };
+        Ok(Key::new(Shelf::Presence, &LeaseName::new(format!("{}/{host}/{number:02}", self.role.as_str()))?))
+    }
+}
+
+/// The processes that were heard of within the last day.
+#[derive(Debug)]
+pub struct Heard {
+    /// In the order of their roles and hosts.
+    pub processes: Vec<Presence>,
+    /// Whether there may be more.
+    pub more: bool,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+/// Reads a bounded number of records. What cannot be read is left out.
+pub async fn heard(store: &dyn Store, limit: usize) -> Result<Heard> {
+    let page = store.list(Shelf::Presence, Range::new(None, limit)).await?;
+    let decode = |(name, value): &(LeaseName, _)| read(name, value);
+    let found = page.entries.iter().filter_map(decode);
+    Ok(Heard { processes: found.filter(|it| !it.is_over(page.now)).collect(), more: page.more, now: page.now })
+}
+
+fn read(name: &LeaseName, value: &leasehold_core::store::Versioned) -> Option<Presence> {
+    codec::decode(KIND, &value.bytes, name.as_str()).ok()
+}
+
+/// A process that is kept on record in the background.
+#[derive(Debug)]
+pub struct Announced {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Announced {
+    /// Puts a process on record, soon, and keeps it there.
+    pub fn start(store: Arc<dyn Store>, own: Presence) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(keep(Announcer { store, own, at: None }, stopped));
+        Announced { stop, task }
+    }
+
+    /// Takes it off the record. What takes longer than a second is given up.
+    pub async fn end(self) {
+        let _ = self.stop.send(true);
+        let mut task = self.task;
+        if tokio::time::timeout(PATIENCE, &mut task).await.is_err() {
+            task.abort();
+        }
+    }
+}
+
+async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
+    let mut next = SystemClock.now() + FIRST;
+    loop {
+        tokio::select! {
+            _ = stopped.changed() => break,
+            () = SystemClock.sleep_until(next) => {}
+        }
+        tokio::select! {
+            _ = stopped.changed() => break,
+            told = tokio::time::timeout(EVERY, announcer.tell()) => {
+                // What may pass is tried again with the next word; whoever refuses this one refuses the next.
+                if let Ok(Err(error)) = told && !passes(&error) {
+                    return;
+                }
+            }
+        }
+        next = SystemClock.now() + EVERY;
+    }
+    announcer.end().await;
+}
+
+fn passes(error: &Error) -> bool {
+    error.is_retryable() || error.kind() == leasehold_core::Kind::Indeterminate
+}
+
+/// Who keeps one record.
+#[derive(Debug)]
+struct Announcer {
+    store: Arc<dyn Store>,
+    own: Presence,
+    /// Where, once it has a place.
+    at: Option<Key>,
+}
+
+impl Announcer {
+    /// Says that this process is there.
+    async fn tell(&mut self) -> Result<()> {
+        if let Some(key) = self.at.clone() {
+            let reading = self.store.read(&key).await?;
+            let is_ours = |found: &Presence| found.nonce == self.own.nonce;
+            if let Some(value) = reading.value.filter(|value| read(&key.name, value).as_ref().is_some_and(is_ours)) {
+                self.put(&key, Some(&value.revision), reading.now).await?;
+                return Ok(());
+            }
+            // Another process has taken the place: this one was not heard of for long.
+            self.at = None;
+        }
+        self.take_a_place().await
+    }
+
+    async fn take_a_place(&mut self) -> Result<()> {
+        let now = self.sweep().await?;
+        let before = self.own.place(0)?.name;
+        let before = LeaseName::new(before.as_str().trim_end_matches(char::is_numeric).to_owned() + "-")?;
+        let page = self.store.list(Shelf::Presence, Range::new(Some(&before), PLACES)).await?;
+        for number in 0..PLACES {
+            let key = self.own.place(number)?;
+            let found = page.entries.iter().find(|(name, _)| *name == key.name).map(|(_, value)| value);
+            let is_free = |value: &leasehold_core::store::Versioned| {
+                read(&key.name, value).is_none_or(|found| found.nonce == self.own.nonce || found.is_silent(now))
+            };
+            if !found.is_none_or(is_free) {
+                continue;
+            }
+            if self.own.since.as_millis() == 0 {
+                self.own.since = page.now;
+            }
+            // Whoever else starts here at the same time may be faster.
+            if self.put(&key, found.map(|value| &value.revision), page.now).await? {
+                self.at = Some(key);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what nobody is shown any more; gives the store's time.
+    async fn sweep(&self) -> Result<Timestamp> {
+        let page = self.store.list(Shelf::Presence, Range::new(None, SWEPT)).await?;
+        for (name, value) in &page.entries {
+            if read(name, value).is_some_and(|found| found.is_over(page.now)) {
+                self.erase(&Key::new(Shelf::Presence, name), &value.revision).await?;
+            }
+        }
+        Ok(page.now)
+    }
+
+    /// Writes the record; false if somebody else has written there meanwhile.
+    async fn put(&mut self, key: &Key, expected: Option<&Revision>, now: Timestamp) -> Result<bool> {
+        self.own.heard = now;
+        let bytes = codec::encode(KIND, &self.own)?;
+        // Nobody waits for it.
+        let change = Change { notify: false, verb: Verb::Document, ..Change::put(key, expected, &bytes) };
+        Ok(matches!(self.store.write(&change).await?, Swap::Done { .. }))
+    }
+
+    async fn erase(&self, key: &Key, revision: &Revision) -> Result<()> {
+        let change = Change { notify: false, ..Change::erase(key, revision) };
+        self.store.write(&change).await.map(drop)
+    }
+
+    /// Takes the record away, if it is still this process's.
+    async fn end(&self) {
+        let Some(key) = &self.at else { return };
+        let Ok(reading) = self.store.read(key).await else { return };
+        let is_ours = |found: &Presence| found.nonce == self.own.nonce;
+        if let Some(value) = reading.value.filter(|value| read(&key.name, value).as_ref().is_some_and(is_ours)) {
+            let _ = self.erase(key, &value.revision).await;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use leasehold_core::MemoryStore;
+    use leasehold_core::clock::ManualClock;
+
+    fn announcer(store: &Arc<MemoryStore>, role: Role, host: &str, pid: u32) -> Announcer {
+        let own = Presence { host: host.to_owned(), pid, ..Presence::own(role, None) };
+        Announcer { store: store.clone(), own, at: None }
+    }
+
+    fn store() -> (Arc<ManualClock>, Arc<MemoryStore>) {
+        let clock = Arc::new(ManualClock::default());
+        (clock.clone(), Arc::new(MemoryStore::with_clock(clock)))
+    }
+
+    async fn pids(store: &Arc<MemoryStore>) -> Vec<(u32, bool)> {
+        let heard = heard(store.as_ref(), 100).await.unwrap();
+        heard.processes.iter().map(|it| (it.pid, it.is_silent(heard.now))).collect()
+    }
+
+    #[tokio::test]
+    async fn each_process_has_one_record_until_it_ends() {
+        let (clock, store) = store();
+        let mut one = announcer(&store, Role::Server, "box 1:ü", 1);
+        let mut two = announcer(&store, Role::Server, "box 1:ü", 2);
+        let mut three = announcer(&store, Role::Worker, "box-2", 3);
+        for process in [&mut one, &mut two, &mut three] {
+            process.tell().await.unwrap();
+        }
+        assert_eq!(pids(&store).await, [(1, false), (2, false), (3, false)]);
+        let since = heard(store.as_ref(), 1).await.unwrap().processes[0].since;
+        clock.advance(EVERY);
+        one.tell().await.unwrap();
+        let found = heard(store.as_ref(), 1).await.unwrap();
+        assert_eq!((found.processes[0].since, found.processes[0].heard, found.more), (since, found.now, true));
+        one.end().await;
+        assert_eq!(pids(&store).await, [(2, false), (3, false)]);
+    }
+
+    #[tokio::test]
+    async fn a_killed_process_is_silent_then_gone_and_its_place_is_used_again() {
+        let (clock, store) = store();
+        for pid in 1..=3 {
+            announcer(&store, Role::Worker, "box", pid).tell().await.unwrap();
+        }
+        clock.advance(SILENT);
+        assert_eq!(pids(&store).await, [(1, true), (2, true), (3, true)]);
+        // A crash loop has one record, and not one for each time.
+        for pid in 10..20 {
+            announcer(&store, Role::Worker, "box", pid).tell().await.unwrap();
+            clock.advance(SILENT);
+        }
+        assert_eq!(pids(&store).await, [(19, true), (2, true), (3, true)]);
+        clock.advance(SHOWN);
+        assert!(pids(&store).await.is_empty());
+        announcer(&store, Role::Scheduler, "other", 5).tell().await.unwrap();
+        let left = store.list(Shelf::Presence, Range::new(None, 10)).await.unwrap().entries;
+        assert_eq!(left.len(), 1, "what nobody is shown is taken away");
+    }
+
+    #[tokio::test]
+    async fn one_that_was_away_for_long_does_not_write_over_who_took_its_place() {
+        let (clock, store) = store();
+        let mut first = announcer(&store, Role::Server, "box", 1);
+        first.tell().await.unwrap();
+        clock.advance(SILENT);
+        announcer(&store, Role::Server, "box", 2).tell().await.unwrap();
+        first.tell().await.unwrap();
+        assert_eq!(pids(&store).await, [(2, false), (1, false)]);
+        first.end().await;
+        assert_eq!(pids(&store).await, [(2, false)]);
+    }
+
+    #[tokio::test]
+    async fn of_one_host_so_many_are_recorded_and_no_more() {
+        let (_, store) = store();
+        for pid in 0..PLACES as u32 + 3 {
+            announcer(&store, Role::Worker, "box", pid).tell().await.unwrap();
+        }
+        assert_eq!(pids(&store).await.len(), PLACES);
+    }
+
+    #[tokio::test]
+    async fn it_is_on_record_in_the_background_and_off_it_at_the_end() {
+        let (_, store) = store();
+        let announced = Announced::start(store.clone(), Presence::own(Role::Worker, Some("mail".into())));
+        while pids(&store).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let found = heard(store.as_ref(), 10).await.unwrap().processes.remove(0);
+        assert_eq!((found.queue.as_deref(), found.pid), (Some("mail"), leasehold_system::host::pid()));
+        announced.end().await;
+        assert!(pids(&store).await.is_empty());
+        // One that ends at once was never there.
+        Announced::start(store.clone(), Presence::own(Role::Worker, None)).end().await;
+        assert!(pids(&store).await.is_empty());
+    }
+}

@@ -1,0 +1,181 @@
+//! What a server does with a queue for a client that must not hold the store's password.
+//!
+//! Promise: each request is decided on the item that is stored, if it still has the revision that the client has seen, and on no
+//! other. What follows from it (its place in line, follow-ups, waking workers) is done here, because the client cannot.
+//! `None` means that nothing was changed: the client reads the item and finds out why. Non-promise: nobody is authorised here.
+
+use super::apply::{Change, ItemRow, OptionalRow, Sighting};
+use super::grant::Seen;
+use super::janitor::MIN_PURGE_AGE;
+use super::queue::{Added, Queue};
+use leasehold_core::cell::{Decision, Protocol, Row};
+use leasehold_core::item::name::{ItemName, Stand};
+use leasehold_core::item::protocol::Request;
+use leasehold_core::item::record::{Item, State};
+use leasehold_core::store::{Swap, Verb};
+use leasehold_core::{Error, Kind, Result, Revision};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// For how long after it was added an item may be taken back. Later it is cancelled, which its history shows.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(60);
+/// How often a claim is decided when somebody else writes in between: the other delivery of it, its worker's first renewal.
+const ROUNDS: usize = 3;
+/// How much of a line is looked at for entries that are to be put right, and how much of it at once. Workers look no further.
+const MOST_LOOKED_AT: usize = 2048;
+const PAGE: usize = 256;
+
+impl Queue {
+    /// Carries out a request on an item.
+    ///
+    /// A claim that a network delivers twice finds its own nonce the second time, and is answered as the first was: its worker may
+    /// get either answer, and does not look again at an item that another seems to have.
+    pub async fn carry_out(&self, name: &ItemName, request: &Request, expected: &Revision) -> Result<Option<Swap>> {
+        let is_claim = matches!(request, Request::Claim { .. });
+        for _ in 0..ROUNDS {
+            let Some(seen) = self.look(name).await? else { return Ok(None) };
+            let is_expected = seen.revision.as_ref() == Some(expected);
+            let next = match request.decide(&seen.record, seen.anchor.now) {
+                Decision::Write(next) if is_expected => *next,
+                // Written once more: that it is visible does not say that it is durable.
+                Decision::AlreadyApplied if is_expected || is_claim => seen.record.clone(),
+                _ => return Ok(None),
+            };
+            let mut row = ItemRow { queue: self, name, verb: Verb::Item(request) };
+            if let Some(written) = row.write(&seen, next, self.clock().now()).await? {
+                self.follow(name, &seen, &written).await;
+                return Ok(done(&written));
+            }
+            // Perhaps the other delivery of the same claim was faster.
+            if !is_claim {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes an item once more as it is.
+    pub async fn confirm_item(&self, name: &ItemName, expected: &Revision) -> Result<Option<Swap>> {
+        let Some(seen) = self.seen_at(name, expected).await? else { return Ok(None) };
+        let mut row = ItemRow { queue: self, name, verb: Verb::Confirm };
+        let written = row.write(&seen, seen.record.clone(), self.clock().now()).await?;
+        Ok(written.as_ref().and_then(done))
+    }
+
+    /// Adds an item, where nothing is or only a tombstone.
+    pub async fn carry_out_add(
+        &self,
+        name: &ItemName,
+        item: &Item,
+        expected: Option<&Revision>,
+    ) -> Result<Option<Swap>> {
+        self.check_migration().await?;
+        let Some(written) = self.change_at(name, &Change::Add(item), expected).await? else {
+            // What the client reads next tells; that this fails would say that nothing was added.
+            let _ = self.put_in_line(name).await;
+            return Ok(None);
+        };
+        let Sighting { record: Some(record), revision: Some(revision), anchor } = written else { return Ok(None) };
+        let answer = Swap::Done { revision: revision.clone(), now: anchor.now };
+        let known = Seen::new(record, Some(revision), anchor);
+        if !self.line.is_one_step() {
+            self.ensure_in_line(name, &known, Added::New).await?;
+        }
+        self.line.wake_workers().await;
+        self.confirm(&mut vec![Added::New(name.clone())]).await?;
+        Ok(Some(answer))
+    }
+
+    /// Sees that an item which was added before stands in line: the server that added it may have died before that, and the
+    /// client cannot do it.
+    async fn put_in_line(&self, name: &ItemName) -> Result<()> {
+        if !self.line.is_one_step()
+            && let Some(known) = self.look(name).await?
+            && known.record.state == State::Ready
+            && self.enter_if_missing(name, &known).await?
+        {
+            self.line.wake_workers().await;
+        }
+        Ok(())
+    }
+
+    /// Puts the entries of these items right, and takes those out of the line that their items have left: what a client cannot
+    /// do that comes upon one. Looks at so much of the line as workers do.
+    pub async fn repair_line(&self, items: &HashSet<ItemName>) -> Result<()> {
+        let (mut after, mut looked_at) = (None, 0);
+        while looked_at < MOST_LOOKED_AT {
+            let front = self.line.front(Stand::Aside, after.as_ref(), 0, PAGE).await?;
+            looked_at += PAGE;
+            for listed in front.line.into_iter().filter(|listed| items.contains(&listed.place.item)) {
+                let (name, tag) = (listed.place.item.clone(), Some(listed.tag().clone()));
+                match self.look(&name).await? {
+                    None => self.line.leave(&listed.place, tag).await?,
+                    Some(known) => self.repair_entry(&name, &known, listed.place, tag).await?,
+                }
+            }
+            match front.last.filter(|_| !front.is_all) {
+                Some(last) => after = Some(last),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an item back that was just added.
+    pub async fn carry_out_take_back(&self, name: &ItemName, expected: &Revision) -> Result<Option<Swap>> {
+        let Some(before) = self.look(name).await? else { return Ok(None) };
+        if before.anchor.now > before.record.added.plus(TAKEN_BACK_WITHIN) {
+            let message = format!("item `{name}` was added too long ago to be taken back without a trace; cancel it");
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        let Some(gone) = self.change_at(name, &Change::TakeBack, Some(expected)).await? else { return Ok(None) };
+        let _ = self.line.leave(&self.line.place(name, &before.record), None).await;
+        Ok(gone.revision.map(|revision| Swap::Done { revision, now: gone.anchor.now }))
+    }
+
+    /// Removes an item that has been finished for long enough.
+    pub async fn carry_out_purge(&self, name: &ItemName, expected: &Revision) -> Result<Option<Swap>> {
+        let Some(seen) = self.seen_at(name, expected).await? else { return Ok(None) };
+        let now = seen.anchor.now;
+        let is_old = seen.record.state.finished_at().is_some_and(|at| now >= at.plus(MIN_PURGE_AGE));
+        let is_gone = is_old && self.erase(name, &seen).await?;
+        Ok(is_gone.then(|| Swap::Done { revision: expected.clone(), now }))
+    }
+
+    async fn seen_at(&self, name: &ItemName, expected: &Revision) -> Result<Option<Seen>> {
+        Ok(self.look(name).await?.filter(|seen| seen.revision.as_ref() == Some(expected)))
+    }
+
+    async fn change_at(
+        &self,
+        name: &ItemName,
+        change: &Change<'_>,
+        expected: Option<&Revision>,
+    ) -> Result<Option<Sighting>> {
+        let mut row: OptionalRow<'_> = self.optional_row(name, change);
+        let asked = self.clock().now();
+        let Some(seen) = row.read(asked).await?.filter(|seen| seen.revision.as_ref() == expected) else {
+            return Ok(None);
+        };
+        let next = match change.decide(&seen.record, seen.anchor.now) {
+            Decision::Write(next) => *next,
+            Decision::AlreadyApplied => seen.record.clone(),
+            Decision::Refuse(_) => return Ok(None),
+        };
+        row.write(&seen, next, asked).await
+    }
+
+    /// What follows from a change of an item. The change counts; what cannot be done now is found by a worker or a janitor.
+    async fn follow(&self, name: &ItemName, before: &Seen, written: &Seen) {
+        let was = self.line.place(name, &before.record);
+        if written.record.outbox.is_empty() {
+            let _ = self.update_line(name, written, was, None).await;
+        } else if self.settle(name, written).await.is_ok() {
+            let _ = self.line.leave(&was, None).await;
+        }
+    }
+}
+
+fn done(written: &Seen) -> Option<Swap> {
+    written.revision.clone().map(|revision| Swap::Done { revision, now: written.anchor.now })
+}
