@@ -1,4 +1,5 @@
-//! How much code there is: the lines of `crates/*/src`, comments, blank lines and tests apart.
+//! How much code there is: the lines of `crates/*/src`, comments, blank lines and tests apart. Crates that are not published
+//! exist for the tests, and do not count either.
 //!
 //! Promise: the same tree gives the same count. Non-promise: a line inside a block comment or a long string counts as code;
 //! we write neither.
@@ -24,15 +25,25 @@ fn counts(root: &Path) -> Result<BTreeMap<String, usize>, String> {
         tests.extend(test_files(&path, &text));
         texts.push((path, text));
     }
+    // What a module of the tests declares is the tests' too.
+    tests = tests.iter().flat_map(|path| [path.clone(), path.with_extension("")]).collect();
     let mut counts = BTreeMap::new();
-    for (path, text) in texts.iter().filter(|(path, _)| !tests.contains(path)) {
+    for (path, text) in texts.iter().filter(|(path, _)| !path.ancestors().any(|part| tests.contains(part))) {
         let place = path.strip_prefix(root.join("crates")).map_err(|error| error.to_string())?;
         let mut parts = place.iter().filter_map(|part| part.to_str());
-        if let (Some(name), Some("src")) = (parts.next(), parts.next()) {
+        if let (Some(name), Some("src")) = (parts.next(), parts.next())
+            && !is_for_tests_alone(root, name)
+        {
             *counts.entry(name.to_owned()).or_default() += code_lines(text);
         }
     }
     Ok(counts)
+}
+
+/// Whether a crate is not published.
+fn is_for_tests_alone(root: &Path, name: &str) -> bool {
+    let manifest = fs::read_to_string(root.join("crates").join(name).join("Cargo.toml")).unwrap_or_default();
+    manifest.lines().any(|line| line == "publish = false")
 }
 
 /// Whether an attribute keeps what follows out of every build but the tests'.
@@ -57,10 +68,18 @@ fn test_module<'a>(lines: &[&'a str]) -> Option<&'a str> {
 
 /// The lines of a file that are neither blank, nor comments, nor its unit tests, which are last.
 fn code_lines(text: &str) -> usize {
-    let lines: Vec<&str> = text.lines().collect();
+    let lines = without_tests(text).into_iter().map(str::trim);
+    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
+/// The lines of a file without its unit tests, which are last.
+pub(crate) fn without_tests(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
     let begins = |at: &usize| test_module(&lines[*at..]).is_some_and(|name| name.ends_with('{'));
-    let end = (0..lines.len()).find(begins).unwrap_or(lines.len());
-    lines[..end].iter().map(|line| line.trim()).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+    if let Some(end) = (0..lines.len()).find(begins) {
+        lines.truncate(end);
+    }
+    lines
 }
 
 #[cfg(test)]

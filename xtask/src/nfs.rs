@@ -3,6 +3,7 @@
 //! Promise: the very test programs that `cargo test` runs, on a kernel of its own; no root trick on this machine.
 //! Non-promise: other NFS servers and versions than this kernel's are not tried.
 
+use crate::with_signals;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -60,7 +61,7 @@ fn wide(root: &Path) -> Result<PathBuf, String> {
 
 /// The path of a test program, as cargo tells it.
 fn built(root: &Path, package: &str, test: &str) -> Result<PathBuf, String> {
-    let output = Command::new(env!("CARGO"))
+    let output = with_signals(env!("CARGO"))
         .args(["test", "--no-run", "--workspace", "--all-features", "--message-format=json"])
         .current_dir(root)
         .stderr(Stdio::inherit())

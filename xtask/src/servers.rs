@@ -145,13 +145,20 @@ fn text(path: &Path) -> Result<String, String> {
     path.to_str().map(str::to_owned).ok_or_else(|| format!("{} is not valid UTF-8", path.display()))
 }
 
+/// How often an installation is tried: a registry may not answer for a moment.
+const TRIES: u32 = 3;
+
 fn run(program: &str, args: &[&str], folder: &Path) -> Result<(), String> {
     let mut command = Command::new(program);
     // A package's own start-up questions, and its services, are not wanted here.
     command.args(args).current_dir(folder).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{command:?}: {status}")),
-        Err(error) => Err(format!("{command:?}: {error}")),
+    for tried in 1.. {
+        match command.status() {
+            Ok(status) if status.success() => break,
+            Ok(status) if tried == TRIES => return Err(format!("{command:?}: {status}, {TRIES} times")),
+            Ok(status) => eprintln!("xtask: {command:?}: {status}; trying again"),
+            Err(error) => return Err(format!("{command:?}: {error}")),
+        }
     }
+    Ok(())
 }

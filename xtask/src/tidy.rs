@@ -2,6 +2,7 @@
 //!
 //! Promise: each complaint names a place and what to do. Non-promise: taste; that is for review.
 
+use crate::lines::without_tests;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -135,8 +136,8 @@ fn section<'a>(manifest: &'a str, heading: &str) -> &'a str {
 
 /// Our crates that a source file names by path, its unit tests apart.
 fn uses(source: &str) -> BTreeSet<String> {
-    let code = source.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let bare = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let code = without_tests(source).into_iter();
+    let bare = code.map(|line| line.split("//").next().unwrap_or_default());
     let words = bare.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':'));
     let paths = words.filter_map(|word| word.split_once("::")).map(|(first, _)| first);
     paths.filter(|first| first.starts_with("leasehold_")).map(|first| first.replace('_', "-")).collect()
@@ -149,8 +150,7 @@ fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
     if !text.starts_with("//!") {
         complain("open with a `//!` sentence: its noun, its promise, its non-promise");
     }
-    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = code.lines().count();
+    let lines = without_tests(&text).len();
     let is_test = place.contains("/tests/");
     if lines > MAX_LINES && !is_test {
         complain(&format!("{lines} lines; split it by idea (at most {MAX_LINES})"));
@@ -398,7 +398,11 @@ mod tests {
     fn a_path_against_the_arrows_is_noticed() {
         let source = "use leasehold_core::Token;\nfn f() { leasehold_stores::open() } // leasehold_work::x\n";
         assert_eq!(uses(source), BTreeSet::from(["leasehold-core".to_owned(), "leasehold-stores".to_owned()]));
-        assert_eq!(uses("\n#[cfg(test)]\nmod tests { use leasehold_stores::open; }"), BTreeSet::new());
+        assert_eq!(uses("\n#[cfg(test)]\nmod tests {\nuse leasehold_stores::open; }"), BTreeSet::new());
+        assert_eq!(
+            uses("\n#[cfg(test)]\nmod tests;\nuse leasehold_core::x;"),
+            BTreeSet::from(["leasehold-core".to_owned()])
+        );
     }
 
     #[test]
