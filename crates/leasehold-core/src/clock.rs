@@ -51,7 +51,7 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// Moves it on.
+    /// Moves the clock on.
     pub fn advance(&self, by: Duration) {
         let mut now = self.now.lock();
         *now = *now + by;
