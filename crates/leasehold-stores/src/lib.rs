@@ -1,4 +1,4 @@
-//! Stores for Leasehold: one folder and one feature each, and [`open()`], which turns a URL into one.
+//! Stores for Leasehold: one folder and one feature each, and [`open()`], which opens the store of a URL.
 //!
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|
