@@ -6,7 +6,6 @@
 use crate::nonce::{Jitter, Nonce};
 use std::time::Duration;
 
-/// Pauses that grow.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,

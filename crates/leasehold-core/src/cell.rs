@@ -165,7 +165,7 @@ pub enum Applied<'a, R: Clone, N> {
         /// The record after it.
         written: Box<Seen<R>>,
     },
-    /// Refused.
+    /// Refused, and nothing was changed.
     No {
         /// The reason.
         refusal: N,

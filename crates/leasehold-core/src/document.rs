@@ -47,7 +47,7 @@ impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Docume
         Document { is_at_home: true, ..self }
     }
 
-    /// Reads it.
+    /// Reads the document without changing it. `asked` is the present moment.
     pub async fn look(&self, asked: Moment) -> Result<Seen<R>> {
         let reading = self.store.read(&self.key).await?;
         let decode = |bytes: &[u8]| codec::decode(self.kind, bytes, self.key.name.as_str());

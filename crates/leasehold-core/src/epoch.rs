@@ -32,7 +32,7 @@ impl Epoch {
         *self == Epoch::ZERO
     }
 
-    /// The number.
+    /// The number, at most 2^53 - 1.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -22,7 +22,7 @@ pub struct HighWater {
     pub lease: LeaseName,
     /// The line that its epochs belong to.
     pub lineage: Lineage,
-    /// The highest epoch.
+    /// The highest epoch that the resource has seen.
     pub epoch: Epoch,
     /// The nonce of the grant that had it.
     pub nonce: Nonce,
@@ -87,7 +87,7 @@ pub enum Rejection {
     /// The resource has seen another grant of this very epoch: the store issued
     /// it twice, so the store went back in time.
     Regressed {
-        /// The lease.
+        /// The lease whose epoch it is.
         lease: LeaseName,
         /// The epoch that was issued twice.
         seen: Epoch,
@@ -101,7 +101,7 @@ pub enum Rejection {
     },
     /// This epoch was already used for its one write.
     Spent {
-        /// The epoch.
+        /// The epoch of the token.
         epoch: Epoch,
     },
 }
@@ -230,7 +230,7 @@ fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Standing<'a
 /// Whether a stale writer can slip between a guard's check and its write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strength {
-    /// No window.
+    /// None: the check and the write are one step.
     Atomic,
     /// There is a window.
     CheckThenAct {

@@ -38,9 +38,9 @@ pub struct Migration {
     pub number: Nonce,
     /// The old store, without its secrets.
     pub from: Address,
-    /// The new one.
+    /// The new store, without its secrets.
     pub to: Address,
-    /// Who began it.
+    /// The operator who began it.
     pub by: Who,
 }
 
@@ -124,9 +124,9 @@ pub struct Marks {
 /// The record, as it was read.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// What is there.
+    /// The record; the default one if there is none.
     pub marks: Marks,
-    /// The store's time.
+    /// The store's time when it was read.
     pub now: Timestamp,
 }
 

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 pub enum Remedy {
     /// Move a lease past an epoch that the store has lost.
     Advance {
-        /// The lease.
+        /// The lease, in the store that granted the token.
         lease: LeaseName,
         /// The highest epoch of it that was seen.
         past: Epoch,
@@ -33,7 +33,7 @@ pub enum Remedy {
     },
     /// Give this resource to the lease of the token that was refused.
     Adopt {
-        /// The resource.
+        /// The resource, as its guard names it.
         resource: String,
     },
     /// Give the resource to another lease, if that is intended.
@@ -51,21 +51,21 @@ pub enum Remedy {
     FinishMigration {
         /// The old store.
         from: Address,
-        /// The new one.
+        /// The new store.
         to: Address,
     },
     /// Finish a migration that can no longer be given up.
     CompleteMigration {
         /// The old store.
         from: Address,
-        /// The new one.
+        /// The new store.
         to: Address,
     },
-    /// Give a migration up. The store that is none is the caller's own.
+    /// Give a migration up. `None` stands for the caller's own store.
     AbortMigration {
         /// The old store.
         from: Option<Address>,
-        /// The new one.
+        /// The new store.
         to: Option<Address>,
     },
     /// Look at the items of this queue, or of all queues if none.

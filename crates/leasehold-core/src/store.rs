@@ -37,7 +37,7 @@ impl Revision {
 /// A stored value and its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned {
-    /// The value.
+    /// The value, as it was written.
     pub bytes: Vec<u8>,
     /// Its revision, to be expected by the next [`Change`].
     pub revision: Revision,
@@ -46,7 +46,7 @@ pub struct Versioned {
 /// A change of one record, and of others in the same step.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
-    /// The record.
+    /// The key of the record.
     pub key: &'a Key,
     /// The revision that the record must have for the change to apply; none if it must not exist.
     pub expected: Option<&'a Revision>,
@@ -194,7 +194,7 @@ pub enum Swap {
 /// One page of a listing, in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The entries.
+    /// The entries, with their values.
     pub entries: Vec<(LeaseName, Versioned)>,
     /// Whether there may be more after the last entry.
     pub more: bool,
@@ -250,7 +250,7 @@ impl ClockSource {
 /// Who can share a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// One process.
+    /// The processes that share its memory: one.
     Process,
     /// All processes of one machine.
     Host,
@@ -306,7 +306,7 @@ pub struct Survey {
 pub struct Remark {
     /// Its name on that server.
     pub setting: String,
-    /// Its value.
+    /// Its value, as the server reports it.
     pub found: String,
     /// What to change, and why; none if it is fine.
     pub advice: Option<String>,
@@ -336,7 +336,7 @@ impl Survey {
 /// Whether a store can push hints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watching {
-    /// It can.
+    /// It can push hints.
     Hints,
     /// It cannot: waiters poll.
     None,

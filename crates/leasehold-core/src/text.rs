@@ -58,7 +58,7 @@ impl<const MAX: usize> Line<MAX> {
         kept(text).or_else(|| kept(fallback)).unwrap_or_else(|| Line("-".into()))
     }
 
-    /// The text.
+    /// The text, without line breaks.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -110,7 +110,7 @@ impl Checkpoint {
         Ok(Checkpoint(text))
     }
 
-    /// The text.
+    /// The text, which may have several lines.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -31,7 +31,7 @@ pub struct Token {
     pub lease: LeaseName,
     /// The line that its epoch belongs to.
     pub lineage: Lineage,
-    /// The fencing number.
+    /// The fencing number, which guards compare.
     pub epoch: Epoch,
     /// The grant's nonce: tells two grants of one epoch apart when a store was rolled back.
     pub nonce: Nonce,

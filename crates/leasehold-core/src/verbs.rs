@@ -41,10 +41,10 @@ pub trait LeaseVerbs: fmt::Debug + Send + Sync {
     /// kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final for its grant.
     async fn renew(&self, grants: &mut [&mut Grant]) -> Vec<Result<()>>;
 
-    /// Ends the tenure.
+    /// Ends the tenure with this outcome.
     async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released>;
 
-    /// Reads one record.
+    /// Reads one record, without changing anything.
     async fn inspect(&self, lease: &LeaseName) -> Result<Inspection>;
 
     /// Reads records whose names come after `after`, a page at a time.

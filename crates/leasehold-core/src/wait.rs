@@ -142,7 +142,6 @@ impl Coordinator {
         self.wait_for(Group::Seats(seats), ask, limit).await
     }
 
-    /// One try.
     async fn attempt(&self, group: Group<'_>, ask: &Ask) -> Result<Attempt> {
         let Group::Seats(seats @ [first, ..]) = group else {
             return self.acquire_any(group.names(), ask).await.map(Attempt::Answered);

@@ -121,7 +121,7 @@ impl About {
     }
 }
 
-/// Which record.
+/// Names a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -216,7 +216,7 @@ pub struct Change {
     pub record: Record,
     /// The revision that the record must have; none if it must not exist.
     pub expected: Option<String>,
-    /// The request.
+    /// The request on it.
     pub verb: Verb,
 }
 
@@ -254,7 +254,7 @@ pub const MOST_DELAY: Duration = Duration::from_secs(366 * 86_400);
 pub struct Addition {
     /// The lineage of the new record.
     pub lineage: Lineage,
-    /// What it carries.
+    /// What it carries, at most [`Payload::MAX_BYTES`].
     pub payload: Payload,
     /// How urgent it is.
     pub priority: Priority,

@@ -181,7 +181,7 @@ impl StoreUrl {
         self.driver.feature
     }
 
-    /// The namespace.
+    /// The namespace that the URL names, or the default one.
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
     }

@@ -226,7 +226,7 @@ const MAX_NAMESPACE_BYTES: usize = 40;
 pub struct Namespace(Cow<'static, str>);
 
 impl Namespace {
-    /// Parses a namespace.
+    /// Parses a namespace: 1 to 40 lower-case letters, digits and `-`.
     pub fn new(text: &str) -> Result<Self> {
         let refuse = |what: &str| {
             let form = "1 to 40 lower-case letters, digits and `-`, beginning with a letter or a digit";

@@ -107,7 +107,7 @@ impl ItemView {
         ItemView::Item(name, Box::new(item), now)
     }
 
-    /// Its epoch.
+    /// Its epoch when it was read.
     pub fn epoch(&self) -> Epoch {
         match self {
             ItemView::Item(_, item, _) => item.epoch,
@@ -142,7 +142,7 @@ pub struct Ordered {
 pub struct Asking {
     /// Who asks.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
     /// The item's epoch on which it was decided; the request is refused at any other. None if it does not matter.
     pub if_epoch: Option<Epoch>,

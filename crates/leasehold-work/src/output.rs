@@ -22,7 +22,7 @@ const PAGE: usize = 100;
 pub struct Usage {
     /// Processor time, in user and kernel mode.
     pub cpu_ms: u64,
-    /// The peak memory.
+    /// The peak memory, in bytes.
     pub peak_memory_bytes: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct RunOutput {
     /// Whether it printed more than the tail.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// The last lines.
+    /// The last lines, as the command printed them.
     pub tail: String,
 }
 

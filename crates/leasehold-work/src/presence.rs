@@ -50,9 +50,9 @@ leasehold_system::words! {
 /// A process, as it last reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
-    /// What it does.
+    /// The role of the process.
     pub role: Role,
-    /// The machine.
+    /// The name of its machine.
     pub host: String,
     /// The process id on that machine.
     pub pid: u32,

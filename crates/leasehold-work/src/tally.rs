@@ -12,7 +12,7 @@ pub struct Tally {
     pub claimed: u64,
     /// May be claimed later.
     pub delayed: u64,
-    /// Dead letters.
+    /// Dead letters: their attempts are used up.
     pub dead: u64,
     /// Completed.
     pub done: u64,
@@ -73,9 +73,9 @@ impl DeadLetter {
 /// Dead letters with the same reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SameReason<'a> {
-    /// The reason.
+    /// The reason; none for letters without one.
     pub why: Option<&'a Reason>,
-    /// How many.
+    /// How many letters have it.
     pub count: usize,
     /// When the first of them was given up.
     pub oldest: Timestamp,

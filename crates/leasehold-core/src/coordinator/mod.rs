@@ -84,7 +84,7 @@ pub enum Acquired {
     Refused {
         /// The lease that was refused.
         lease: LeaseName,
-        /// What is in the way.
+        /// Why it was refused.
         refusal: Box<Refusal>,
         /// The store's time when it was refused.
         now: Timestamp,
@@ -105,9 +105,9 @@ pub enum Released {
 /// A record, as read for display.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The lease.
+    /// The lease that was read.
     pub lease: LeaseName,
-    /// Its record.
+    /// Its record; the default one if the lease was never held.
     pub record: Ownership,
     /// The store's time when it was read.
     pub now: Timestamp,
@@ -144,12 +144,12 @@ impl Coordinator {
         self.retention
     }
 
-    /// The store.
+    /// The store in which the leases are.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The clock.
+    /// The clock by which trust windows are counted.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }

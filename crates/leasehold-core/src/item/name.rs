@@ -28,7 +28,7 @@ macro_rules! word {
         pub struct $name(String);
 
         impl $name {
-            /// The text.
+            /// The text: at most 64 bytes, safe as a part of a name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -97,7 +97,7 @@ impl ItemId {
         self.0.starts_with("k.")
     }
 
-    /// The text.
+    /// The id as text, as commands and tokens show it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -184,7 +184,7 @@ impl fmt::Display for ItemName {
 pub struct Priority(u8);
 
 impl Priority {
-    /// The most urgent.
+    /// The most urgent: 9.
     pub const HIGHEST: Priority = Priority(9);
 
     /// The number, 0 to 9.

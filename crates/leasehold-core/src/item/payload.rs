@@ -38,7 +38,7 @@ impl Payload {
         Ok(Payload(bytes))
     }
 
-    /// The bytes.
+    /// The bytes, as they were given.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -48,7 +48,7 @@ impl Payload {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// As base64.
+    /// The bytes as base64, for JSON output.
     pub fn base64(&self) -> String {
         STANDARD.encode(&self.0)
     }

@@ -83,7 +83,7 @@ pub enum Request {
         nonce: Nonce,
         /// Who ordered it.
         by: Who,
-        /// Why.
+        /// Why, for the item's history.
         why: Why,
         /// The epoch that the order was decided on; none if it does not matter.
         /// The order is refused at any other epoch.

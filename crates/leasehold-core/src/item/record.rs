@@ -30,31 +30,31 @@ pub type Reason = Line<500>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// In line.
+    /// In line: not claimed, but perhaps not due yet.
     Ready,
     /// A worker has it, until the deadline unless renewed.
     Claimed(Tenure),
     /// Completed, once.
     Done {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
     },
     /// Given up: a dead letter.
     Dead {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
-        /// Why.
+        /// Why it was given up.
         why: Reason,
     },
     /// Taken out by an operator.
     Cancelled {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
     },
     /// Purged: what is left of an item that was added under a key, so that the
     /// key's epochs continue when it is used again.
     Purged {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
     },
 }
@@ -109,7 +109,7 @@ impl Attempts {
 pub struct FollowUp {
     /// Its name, fixed in advance so that it is added only once.
     pub name: ItemName,
-    /// What it carries.
+    /// What it carries, at most [`Payload::MAX_BYTES`].
     pub payload: Payload,
     /// How urgent it is.
     pub priority: Priority,
@@ -124,9 +124,9 @@ pub struct FollowUp {
 pub struct Ended {
     /// The claim's epoch.
     pub epoch: Epoch,
-    /// Its nonce.
+    /// The nonce of the claim's holder.
     pub nonce: Nonce,
-    /// How.
+    /// What the worker did.
     pub how: How,
 }
 
@@ -154,7 +154,7 @@ pub struct Event {
     /// The worker or the operator that did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Who>,
-    /// Why.
+    /// The reason of a failure, or the operator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Reason>,
 }
@@ -189,7 +189,7 @@ leasehold_system::words! {
     }
 }
 
-/// One item.
+/// The record of an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
@@ -213,7 +213,7 @@ pub struct Item {
     pub since: Timestamp,
     /// When it was added.
     pub added: Timestamp,
-    /// What it carries.
+    /// What it carries, at most [`Payload::MAX_BYTES`].
     pub payload: Payload,
     /// How often it was claimed since it was added or retried, without attempts that were given back.
     pub tried: u32,

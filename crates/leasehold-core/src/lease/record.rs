@@ -180,7 +180,7 @@ impl Ownership {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenure {
-    /// Who holds.
+    /// Who holds it, with the grant's nonce.
     pub holder: HolderId,
     /// Since when, in store time.
     pub granted_at: Timestamp,
@@ -219,7 +219,7 @@ pub const SLOT_RUNS: u32 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotMark {
-    /// Which slot.
+    /// The slot's nominal instant.
     pub slot: Slot,
     /// How its run ended, if it did.
     pub state: SlotState,
@@ -250,9 +250,9 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorMark {
-    /// Who.
+    /// The operator.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
     /// When, in store time.
     pub at: Timestamp,

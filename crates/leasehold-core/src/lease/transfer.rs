@@ -98,9 +98,9 @@ pub struct Transfer {
     pub from: Option<HolderId>,
     /// The new holder, if any.
     pub to: Option<HolderId>,
-    /// The operator.
+    /// The operator, if an order caused the transfer.
     pub by: Option<Who>,
-    /// The operator's reason.
+    /// The operator's reason, if an order caused the transfer.
     pub why: Option<Why>,
     /// The slot that was claimed with it.
     pub slot: Option<Slot>,

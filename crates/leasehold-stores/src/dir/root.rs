@@ -29,7 +29,7 @@ const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 /// How deep a name's folder may be below its shelf: 400 encoded bytes at 200 per component.
 const MAX_DEPTH: usize = 3;
 
-/// An opened folder.
+/// The opened folder of a store.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,

@@ -37,7 +37,7 @@ pub(super) struct Credentials {
 /// Everything that is needed to talk to a cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Config {
-    /// At least one.
+    /// At least one member.
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) credentials: Option<Credentials>,
     /// PEM files: the authorities to trust instead of the system's, and our own certificate and key.

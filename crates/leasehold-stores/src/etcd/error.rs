@@ -67,7 +67,7 @@ impl Refusal {
         }
     }
 
-    /// From a message.
+    /// From the text of etcd's message.
     pub(super) fn saying(message: &str, place: &str) -> Self {
         let cause = CAUSES.iter().find(|(text, _)| message.contains(text)).map_or(Cause::Trouble, |(_, cause)| *cause);
         Refusal { cause, place: place.to_owned(), said: printable(message) }

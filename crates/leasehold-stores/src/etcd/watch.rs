@@ -121,7 +121,6 @@ impl Stream {
         }
     }
 
-    /// The next line.
     async fn next(&mut self) -> Result<Watched> {
         let mut looked = 0;
         loop {

@@ -63,7 +63,7 @@ pub(super) fn content(body: &[u8], place: &Path) -> Result<Content> {
 /// What the server compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// S3 and Azure.
+    /// The ETag, on S3 and Azure.
     ETag,
     /// Google's number of the write.
     Generation,

@@ -35,7 +35,7 @@ const OPTIONS: &[&str] = &[
     "user",
 ];
 
-/// One server.
+/// How to connect to one server.
 pub(super) struct Server {
     pub(super) config: tokio_postgres::Config,
     /// The server's name in messages.

@@ -180,7 +180,7 @@ impl Connections {
         }
     }
 
-    /// Runs a statement.
+    /// Runs a statement once, on any idle or new connection.
     pub(super) async fn ask(&self, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         let lent = self.lend().await?;
         self.run(lent, phase, sql, params).await

@@ -17,7 +17,7 @@ pub(super) enum Failure {
     Standby(Error),
     /// The connection is lost.
     Cut(Error),
-    /// Anything else.
+    /// Any other failure; the store does not repeat the call.
     Final(Error),
 }
 

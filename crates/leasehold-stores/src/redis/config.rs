@@ -22,7 +22,7 @@ pub(super) type Node = (String, u16);
 /// What the hosts of the address are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// One server.
+    /// The one server.
     Single,
     /// Some nodes of a cluster.
     Cluster,

@@ -30,7 +30,7 @@ pub(super) struct Added {
 }
 
 impl Watchers {
-    /// Adds a watch.
+    /// Adds a watch; returns what its caller has to do.
     pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> Added {
         let mut watches = self.watches.lock();
         let senders = watches.by_channel.entry(channel.to_owned()).or_default();

@@ -14,7 +14,7 @@ const KEY_FILE: &str = "LEASEHOLD_KEY_FILE";
 /// The largest file of a key, in bytes.
 const MAX_KEY_BYTES: u64 = 4096;
 
-/// One server.
+/// One server of the URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     /// `https://host:port/prefix`

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 /// How long to wait for one of several servers at first. Each time that no answer comes, the wait becomes a second
 /// longer, up to [`MOST_PATIENCE`]: then it is the store that is slow.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// See [`PATIENCE`].
+/// The longest wait: see [`PATIENCE`].
 const MOST_PATIENCE: Duration = Duration::from_secs(6);
 
 /// The kinds of problems that a server reports without having looked at the request.

@@ -14,7 +14,7 @@ use std::fmt;
 pub struct ExchangedKey {
     /// The key itself.
     pub key: String,
-    /// Its public name.
+    /// Its public name, by which it is listed and revoked.
     pub id: String,
     /// The key's label for people: the subject of the token.
     pub label: String,
@@ -22,7 +22,7 @@ pub struct ExchangedKey {
     pub namespace: String,
     /// The name patterns that it is for.
     pub names: Vec<String>,
-    /// What it allows.
+    /// What it allows, such as `hold`.
     pub allows: Vec<String>,
     /// When it expires, by the store's clock.
     pub expires: Instant,

@@ -33,7 +33,7 @@ pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
 /// What was judged and told about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Watched {
-    /// By channel.
+    /// One standing for each channel.
     #[serde(default)]
     standings: BTreeMap<String, Standing>,
     /// Messages that are not yet in their queues.
@@ -114,7 +114,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board with these rules. `place` is where messages tell people to look.
+    /// A board with these rules. `place` is where messages say to look.
     pub fn new(coordinator: Coordinator, rules: Vec<Rule>, place: Place) -> Self {
         Board { coordinator, rules: Arc::new(rules), place }
     }
@@ -124,7 +124,7 @@ impl Board {
         &self.rules
     }
 
-    /// The store's verbs.
+    /// The coordinator of the store.
     pub fn coordinator(&self) -> &Coordinator {
         &self.coordinator
     }

@@ -22,7 +22,7 @@ pub enum Subject {
     Job(LeaseName),
     /// Any other lease.
     Lease(LeaseName),
-    /// A queue.
+    /// A queue in the store.
     Queue(QueueName),
     /// A spool: its lineage, because machines may mount it in different places, and its name here.
     Spool(Lineage, String),
@@ -85,7 +85,7 @@ pub(super) struct End {
 pub struct Detail {
     /// The run's epoch.
     pub epoch: Epoch,
-    /// The exit code.
+    /// The command's exit code, 128 + n for a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
     /// How long it ran.

@@ -16,7 +16,7 @@ const TAIL_BYTES: usize = 4 * 1024;
 /// How much of that is in the text, in lines.
 const TAIL_LINES: usize = 10;
 
-/// A message.
+/// A message, and its place in the order of messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     /// The same for the same event, whichever machine noticed it and however often it is delivered.

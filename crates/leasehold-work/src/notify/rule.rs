@@ -26,7 +26,7 @@ impl Channel {
         Channel(format!("{shown}-{:08x}", crate::digest::digest([target]) as u32))
     }
 
-    /// The text.
+    /// The name, as settings and records have it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -57,9 +57,9 @@ impl FromStr for Channel {
 /// When a channel is notified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// The channel.
+    /// The channel that is notified.
     pub channel: Channel,
-    /// Of which causes.
+    /// The causes that it is notified of.
     pub on: Causes,
     /// For which scheduled jobs.
     pub jobs: Vec<NamePattern>,

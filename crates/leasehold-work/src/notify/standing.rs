@@ -89,7 +89,7 @@ pub struct Standing {
     gathered_from: Option<Timestamp>,
 }
 
-/// One event.
+/// Something that happened to the name.
 #[derive(Debug, Clone, Copy)]
 struct Happening {
     cause: Option<Cause>,

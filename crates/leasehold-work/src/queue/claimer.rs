@@ -74,11 +74,11 @@ struct Postponed {
 /// The result of a look at the line.
 #[derive(Debug)]
 pub enum Claimed {
-    /// An item.
+    /// An item was claimed.
     Item(Box<ItemGrant>),
     /// There is nothing to claim. Look again at this moment, or when the store hints.
     Nothing {
-        /// When.
+        /// The moment, by this machine's clock.
         look_again: Moment,
         /// Why a waiting item could not be claimed, if there is one: the line is not as empty as it looks.
         held_up: Option<Error>,
@@ -103,7 +103,7 @@ impl Claimer {
         })
     }
 
-    /// The queue.
+    /// The queue that it claims from.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }

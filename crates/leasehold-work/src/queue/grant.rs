@@ -23,7 +23,7 @@ pub struct ItemGrant {
 }
 
 impl ItemGrant {
-    /// The item.
+    /// The name of the item.
     pub fn name(&self) -> &ItemName {
         &self.name
     }

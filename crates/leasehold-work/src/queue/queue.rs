@@ -38,7 +38,7 @@ pub struct Queue {
 /// An item to be added.
 #[derive(Debug, Clone, Default)]
 pub struct NewItem {
-    /// What it carries.
+    /// What the item carries.
     pub payload: Payload,
     /// How urgent it is.
     pub priority: Priority,
@@ -71,7 +71,7 @@ impl Added {
 /// An item, as read for display.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The item's name.
+    /// The item's full name.
     pub name: ItemName,
     /// Its record.
     pub item: Item,
@@ -108,12 +108,12 @@ impl Queue {
         &self.name
     }
 
-    /// The store.
+    /// The store in which the queue is.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The clock.
+    /// The clock by which trust windows are counted.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -123,7 +123,7 @@ impl Queue {
         ItemName { queue: self.name.clone(), id }
     }
 
-    /// Adds an item.
+    /// Adds one item and wakes the workers.
     pub async fn add(&self, new: NewItem) -> Result<Added> {
         let mut added = self.add_all(vec![new]).await?;
         added.pop().ok_or_else(|| Error::new(Kind::Invalid, "nothing was to be added"))

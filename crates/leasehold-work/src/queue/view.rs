@@ -70,7 +70,7 @@ impl View {
         }
     }
 
-    /// The next candidate.
+    /// Removes and returns the next candidate.
     pub(super) fn next(&mut self, is_one_step: bool) -> Option<Listed> {
         // Where claimed items keep their entries, free ones may be anywhere among them.
         let among = if is_one_step { 1 } else { self.spread.min(self.candidates.len()).max(1) };

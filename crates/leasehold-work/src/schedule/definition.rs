@@ -58,7 +58,7 @@ impl std::fmt::Display for FileRevision {
 pub struct Publisher {
     /// Whose jobs they are. Jobs that are missing in a newer file of the same owner are retired.
     pub owner: String,
-    /// The file's revision.
+    /// The revision of that file.
     pub revision: FileRevision,
     /// The machine that publishes it.
     pub host: String,
@@ -230,7 +230,7 @@ pub struct PublishReport {
     pub outdated: Vec<(LeaseName, String)>,
 }
 
-/// The published definitions.
+/// The published definitions of a store's jobs.
 #[derive(Debug, Clone)]
 pub struct Definitions {
     coordinator: Coordinator,

@@ -97,13 +97,13 @@ impl DropReason {
 pub struct Dropped {
     /// The oldest slot, or the oldest that was counted if not all were.
     pub first: Slot,
-    /// The newest.
+    /// The newest slot.
     pub last: Slot,
-    /// How many.
+    /// How many slots were counted.
     pub count: u64,
     /// Whether there are more than were counted.
     pub more: bool,
-    /// Why.
+    /// Why they are dropped.
     pub reason: DropReason,
     /// The slot before the oldest one, so that consecutive spans are recorded as one.
     pub before: Option<Slot>,

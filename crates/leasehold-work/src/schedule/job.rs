@@ -79,7 +79,7 @@ pub enum Busy {
     Retry(Duration),
 }
 
-/// A job.
+/// A job, as a scheduler runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Its name, which is also its lease's.

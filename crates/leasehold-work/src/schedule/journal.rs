@@ -116,7 +116,7 @@ pub struct Entry {
     /// Whether there were more than were counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
-    /// Its fate.
+    /// What became of it.
     pub fate: Fate,
     /// When the entry was written, in store time; for a run, when it began.
     pub at: Timestamp,

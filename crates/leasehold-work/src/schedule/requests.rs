@@ -37,7 +37,7 @@ pub struct Requested {
     pub epoch: Epoch,
     /// Who asks for it.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
     /// When it was made, in store time.
     pub at: Timestamp,
@@ -56,7 +56,7 @@ pub struct NewRequest {
     pub epoch: Epoch,
     /// Who asks for it.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
 }
 

@@ -49,7 +49,7 @@ pub struct SpoolGrant {
 }
 
 impl SpoolGrant {
-    /// The file's name.
+    /// The name of its file, with the claim's epoch.
     pub fn name(&self) -> &FileName {
         &self.name
     }
@@ -201,7 +201,7 @@ impl SpoolClaimer {
         self
     }
 
-    /// The spool.
+    /// The spool that it claims from.
     pub fn spool(&self) -> &Spool {
         &self.spool
     }

@@ -28,7 +28,7 @@ const NAMED: usize = 20;
 pub enum Fitness {
     /// As it should be.
     Good,
-    /// Worth knowing.
+    /// Worth knowing, but no problem.
     Note,
     /// Must be repaired before the spool can be relied on.
     Bad,

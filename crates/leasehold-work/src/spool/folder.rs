@@ -92,9 +92,9 @@ impl Where {
 /// An item, and the folder that it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolItem {
-    /// Its name.
+    /// The name of its file.
     pub name: FileName,
-    /// Where it is.
+    /// The folder that it is in.
     pub place: Where,
 }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The least age of an empty worker's folder that is removed.
 const EMPTY_FOLDER: Duration = Duration::from_secs(3_600);
 
-/// One round.
+/// One round of the janitor.
 struct Round {
     now: Timestamp,
     thorough: bool,

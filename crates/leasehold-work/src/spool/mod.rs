@@ -3,16 +3,16 @@
 //! The layout is a contract, described with examples in docs/queues.md. An item
 //! is one file, which is in exactly one place and whose content is the payload:
 //!
-//! | folder | what is in it |
+//! | folder | contents |
 //! |---|---|
-//! | `ready/` | what may be claimed; names sort in the order in which it should be |
-//! | `later/` | what may be claimed later, by the time in its name |
-//! | `claimed/WORKER.TTL/` | what a worker is at, and for how long it may be silent |
-//! | `done/`, `failed/`, `cancelled/` | what is finished |
+//! | `ready/` | items that may be claimed; their names sort in the order of claiming |
+//! | `later/` | items that may be claimed from the time in their names |
+//! | `claimed/WORKER.TTL/` | items that a worker has claimed; the TTL is how long it may give no heartbeat |
+//! | `done/`, `failed/`, `cancelled/` | finished items |
 //! | `notes/` | results, checkpoints, reasons: one file per item, epoch and kind |
-//! | `outbox/` | what a completion is to add |
-//! | `keys/` | the keys that were added |
-//! | `epochs/` | the epoch that items with a key begin with |
+//! | `outbox/` | the follow-ups of completions, until they are added |
+//! | `keys/` | the keys that are in use |
+//! | `epochs/` | the first epoch of items with a key |
 //!
 //! Promise: an item is never copied, only renamed, so at most one worker has it. A worker that lost it finds that the
 //! source of its completion is gone. A heartbeat is a change time, set by the file server's own clock. It needs only

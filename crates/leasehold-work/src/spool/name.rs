@@ -25,7 +25,7 @@ pub struct FileName {
     pub tried: u32,
     /// How often it may be tried.
     pub most: u32,
-    /// The fencing number.
+    /// The fencing number, which every claim raises.
     pub epoch: Epoch,
 }
 

@@ -4,7 +4,7 @@
 //! worker at each of them. Non-promise: in production nothing observes them.
 
 leasehold_system::words! {
-    /// One step.
+    /// A named step.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum SpoolStep {
         /// A file is written and synced under a name that nobody reads.

@@ -76,7 +76,7 @@ pub enum Request {
         lineage: Lineage,
         /// Who orders it.
         by: Who,
-        /// Why.
+        /// Why, for the lease's history.
         why: Why,
         /// The epoch that the order was decided on; none if it does not matter.
         /// The order is refused at any other epoch.
@@ -246,7 +246,7 @@ pub enum Refusal {
     Draining(Drain),
     /// The last run began too recently.
     TooSoon {
-        /// When it began.
+        /// When it began, in store time.
         began: Timestamp,
         /// When the next one may begin.
         until: Timestamp,
@@ -303,9 +303,9 @@ pub enum Refusal {
     Elsewhere(Relocation),
     /// No migration is moving the lease.
     NotMoving {
-        /// Its lineage.
+        /// The lineage of the lease in this store.
         lineage: Option<Lineage>,
-        /// Its epoch.
+        /// The epoch of the lease in this store.
         epoch: Epoch,
     },
     /// The lease of this name in the other store has another lineage, with epochs of its own.

@@ -35,7 +35,7 @@ struct Field {
 }
 
 impl Field {
-    /// Its lowest value.
+    /// Its lowest value: 1 for days of the month and months, otherwise 0.
     fn low(&self) -> u32 {
         u32::from(matches!(self.name, "day of month" | "month"))
     }

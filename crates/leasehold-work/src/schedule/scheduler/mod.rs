@@ -255,7 +255,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds a checker.
+    /// Starts one more checker; returns its index.
     fn add_checker(&mut self) -> usize {
         let (tell, mut checks) = mpsc::unbounded_channel::<Check>();
         let (dispatcher, checker) = (self.dispatcher.clone(), self.checkers.len());
