@@ -202,8 +202,8 @@ impl<R: Tenured> Grant<R> {
         Err(Error::new(Kind::Lost, format!("{what} was renewed too late: {why}")))
     }
 
-    /// The trust window ends by both times, the one that the deadline was computed from and the answer's own: if the
-    /// store's clock was set forward in between, part of the time is used up, or all of it.
+    /// Ends the trust window at the earlier of two moments: by the time that the deadline was computed from, and by the
+    /// answer's own. If the store's clock was set forward in between, part of the time is used up, or all of it.
     fn move_on(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
         if let Some(tenure) = written.record.tenure() {
             self.trust_until = before.trust(tenure.deadline, grain).min(written.trust(grain));
