@@ -139,7 +139,7 @@ impl Resolver for Coordinator {
     }
 }
 
-/// The state of a record that is not expired. The caller checks expiry and computes the trust window.
+/// What a record says about a token, as if its tenure had not expired. The caller checks that, and sets the trust window.
 fn state_of(record: &Ownership, token: &Token) -> TokenState {
     let Some(lineage) = record.lineage else { return TokenState::Missing };
     if lineage != token.lineage {

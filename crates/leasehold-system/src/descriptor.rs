@@ -23,7 +23,7 @@ pub(crate) fn watched(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     unsafe { AsyncFd::register(descriptor) }.map_err(io::Error::from)
 }
 
-/// Takes ownership of a descriptor that our parent left open for us, and closes it when we start children of our own.
+/// Takes ownership of a descriptor that our parent left open for us, and keeps our children from inheriting it.
 ///
 /// Call it once per number, at the start of `main`, before anything else is opened.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {

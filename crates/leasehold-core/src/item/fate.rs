@@ -45,7 +45,7 @@ pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
     if seen.lineage != base.lineage || seen.epoch < base.epoch {
         return Fate::Unknown;
     }
-    // Every claim and every order raises the epoch by one and leaves its nonce in the record.
+    // Every claim and every order raises the epoch by one. The record has the nonces of the last claim and order.
     let raised = |is_ours: bool| match is_ours {
         true => Fate::Applied,
         false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,

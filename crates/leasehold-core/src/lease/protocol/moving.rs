@@ -47,7 +47,7 @@ pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, ste
     // Otherwise a holder whose tenure expired could still complete its slot, and the copy would not have it.
     end_tenure(&mut moved, mark.at, Outcome::Expired);
     moved.relocation = next;
-    // The drain's time was in this store's clock.
+    // An operator who drains it waits at this store, by its clock.
     moved.drain = None;
     // The migration itself checks the namespace.
     moved.newborn = false;
