@@ -6,13 +6,12 @@
 use crate::nonce::{Jitter, Nonce};
 use std::time::Duration;
 
-/// Pauses that grow.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,
     most: Duration,
     last: Duration,
-    /// Seeded at the first pause: most callers never pause.
+    /// Created at the first pause: most callers never pause.
     jitter: Option<Jitter>,
 }
 
@@ -21,25 +20,25 @@ impl Backoff {
         Backoff { first, most, last: Duration::ZERO, jitter: None }
     }
 
-    /// The next pause begins with the shortest again.
+    /// Makes the next pause the shortest again.
     pub(crate) const fn reset(&mut self) {
         self.last = Duration::ZERO;
     }
 
-    /// A random pause below a bound that doubles each time: for a few contenders.
+    /// A random pause below a bound that doubles each time. For few contenders.
     pub(crate) fn any(&mut self) -> Duration {
         self.last = (self.last * 2).clamp(self.first, self.most);
         self.below(self.last)
     }
 
-    /// The same, but at least half of the bound: for many contenders.
+    /// The same, but at least half of the bound. For many contenders.
     pub(crate) fn at_least_half(&mut self) -> Duration {
         self.last = (self.last * 2).clamp(self.first, self.most);
         let half = self.last / 2;
         half + self.below(half)
     }
 
-    /// A random time below this one.
+    /// A random time below `bound`.
     pub(crate) fn below(&mut self, bound: Duration) -> Duration {
         let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
         Duration::from_micros(jitter.below((bound.as_micros() as u64).max(1)))

@@ -1,15 +1,15 @@
-//! A cell: one record that is changed by reading, deciding and writing, a bounded number of times. The one loop behind
-//! leases, items, counters, journals, fences in a store and the namespace's mark.
+//! A cell: one record that is changed by reading, deciding and writing, a bounded number of times. Leases, items,
+//! counters, journals, stored fences and the namespace's migration mark all use this one loop.
 //!
 //! Promise: nothing counts as applied unless a write answered that it is stored.
-//! - *Unknown stays unknown.* A write without an answer is looked for in the record. If the record proves that it was not
-//!   applied, it is tried again. If the record no longer remembers, that is an error of kind [`Kind::Indeterminate`], never a
-//!   second attempt. If the store then goes away, the earlier error is reported, because it does not claim that nothing
-//!   happened.
-//! - *Visible is not durable.* What is found applied is confirmed by a new, answered write.
-//! - A refusal that rests on memory is read again before it is believed.
+//! - *Unknown stays unknown.* A write without an answer is looked for in the record. If the record proves that it was
+//!   not applied, it is tried again. If the record no longer remembers, the result is an error of kind
+//!   [`Kind::Indeterminate`], never a second attempt. If the store then becomes unreachable, the earlier error is
+//!   reported, because the later one would claim that nothing was applied.
+//! - *Visible is not durable.* A change that is found applied is confirmed by a new, answered write.
+//! - A refusal that is based on a remembered record is believed only after a fresh read.
 //!
-//! Non-promise: it knows no rules. Those are in [`Protocol`], which is pure; how a record is stored is in [`Row`].
+//! Non-promise: it has no rules. Those are in [`Protocol`], which is pure; how a record is stored is in [`Row`].
 
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
@@ -28,12 +28,12 @@ const MAX_BACKOFF: Duration = Duration::from_millis(64);
 
 /// A request, by the rules of its kind of record. Pure: it reads no clock and does no I/O.
 pub trait Protocol: Sync {
-    /// What it changes.
+    /// The kind of record that it changes.
     type Record: Clone + Send + Sync;
     /// Why it may be refused.
     type Refusal: Send;
 
-    /// The decision on a record at this time of the store's clock.
+    /// The decision on a record at `now`, by the store's clock.
     fn decide(&self, record: &Self::Record, now: Timestamp) -> Decision<Self::Record, Self::Refusal>;
 
     /// Whether it was applied, after a write that got no answer. The write was based on `base`; the record now is `seen`.
@@ -42,7 +42,7 @@ pub trait Protocol: Sync {
     /// How far back a record remembers, in words, for the message about an unknown fate.
     fn memory(base: &Self::Record, seen: &Self::Record) -> String;
 
-    /// What is added to the time of a remembered record, where the store's clock is exact to `grain`.
+    /// What is added to the time of a remembered record; `grain` is the grain of the store's clock.
     fn margin(&self, grain: Duration) -> Duration {
         grain
     }
@@ -57,12 +57,12 @@ pub trait Protocol: Sync {
         true
     }
 
-    /// Whether its own earlier write, if that was applied, causes this refusal.
+    /// Whether this refusal is caused by its own earlier write, if that was applied.
     fn is_own_doing(&self, _: &Self::Refusal) -> bool {
         false
     }
 
-    /// Whether a refusal means that the requested state is there already. Callers treat that as success.
+    /// Whether a refusal means that the requested state already exists. Callers treat that as success.
     fn is_so_already(&self, _: &Self::Refusal) -> bool {
         false
     }
@@ -71,9 +71,9 @@ pub trait Protocol: Sync {
 /// The answer of [`Protocol::decide`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision<R, N> {
-    /// Store this record; if the swap succeeds, the request is granted.
+    /// Store this record. If the swap succeeds, the request was applied.
     Write(Box<R>),
-    /// The record shows that this very request was applied before, or that there is nothing to do.
+    /// This very request was applied before, or there is nothing to do.
     AlreadyApplied,
     /// Not possible, and why.
     Refuse(N),
@@ -82,17 +82,18 @@ pub enum Decision<R, N> {
 /// Whether a request whose answer was lost was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The record shows it.
+    /// The record proves it.
     Applied,
-    /// The record shows that it was not; or doing it again changes nothing that matters.
+    /// The record proves that it was not applied, or applying it again changes nothing that matters.
     NotApplied,
     /// The record no longer remembers.
     Unknown,
 }
 
-/// Where a record is stored and how it is written. Apart from the rules, because a write may change a second row too.
+/// Where a record is stored and how it is written. Separate from the rules,
+/// because a write may change a second row too.
 pub trait Row: Send + Sync {
-    /// The record that is stored there.
+    /// What is stored there.
     type Record: Clone + Send + Sync;
 
     /// Its name in messages.
@@ -101,8 +102,7 @@ pub trait Row: Send + Sync {
     /// Reads it; none if there is nothing to decide on. `asked` is the present moment.
     fn read(&self, asked: Moment) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
 
-    /// The same record with all that is known of it since `base`, on which a write without an answer was based: more than the
-    /// record itself may remember.
+    /// Adds what is stored elsewhere about the record since `base`, the record that an unanswered write was based on.
     fn remember(
         &self,
         seen: Seen<Self::Record>,
@@ -111,7 +111,7 @@ pub trait Row: Send + Sync {
         std::future::ready(seen)
     }
 
-    /// One swap over what was seen; none if another writer was faster. `asked` is when the exchange began.
+    /// One swap over what was seen; none if another writer was faster. `asked` is the present moment.
     fn write(
         &mut self,
         seen: &Seen<Self::Record>,
@@ -120,12 +120,12 @@ pub trait Row: Send + Sync {
     ) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
 }
 
-/// A record as last seen, its tag and the time it was seen at.
+/// A record as last seen, with its revision and the store's time.
 #[derive(Debug, Clone)]
 pub struct Seen<R> {
     /// The record.
     pub record: R,
-    /// Its tag; none if it was never written.
+    /// Its revision; none if it was never written.
     pub revision: Option<Revision>,
     /// The store's time when it was seen.
     pub anchor: Anchor,
@@ -137,7 +137,7 @@ impl<R> Seen<R> {
         Seen { record, revision, anchor }
     }
 
-    /// The record after a swap, if the swap was done.
+    /// The record after a swap; none if the swap was not applied.
     pub fn after(swap: Swap, record: R, asked: Moment) -> Option<Self> {
         let Swap::Done { revision, now } = swap else { return None };
         Some(Seen::new(record, Some(revision), Anchor { now, asked }))
@@ -147,11 +147,11 @@ impl<R> Seen<R> {
 /// What the first decision is made on.
 #[derive(Debug)]
 pub enum Start<'a, R> {
-    /// The record is read.
+    /// The record, read first.
     Read,
-    /// What is remembered; if that has changed, the record is read.
+    /// What is remembered. If that has changed, the record is read.
     Remembered(&'a Seen<R>),
-    /// What is remembered; if that has changed, nothing is done.
+    /// What is remembered. If that has changed, nothing is done.
     OnlyOn(&'a Seen<R>),
 }
 
@@ -165,7 +165,7 @@ pub enum Applied<'a, R: Clone, N> {
         /// The record after it.
         written: Box<Seen<R>>,
     },
-    /// Refused.
+    /// Refused, and nothing was changed.
     No {
         /// The reason.
         refusal: N,
@@ -186,13 +186,14 @@ pub struct Unanswered<R> {
 }
 
 impl<R> Unanswered<R> {
-    /// The error while nothing more is known.
+    /// A copy of the error, to report while nothing more is known.
     fn error(&self) -> Error {
         Error::new(self.error.kind(), self.error.to_string())
     }
 
     fn fate<P: Protocol<Record = R>>(&self, seen: &Seen<R>, request: &P) -> Fate {
-        // Nobody has written since: it was not applied. Should it still arrive, it finds what it expects only if ours has not.
+        // Nobody has written since, so it was not applied. If it still arrives,
+        // it succeeds only if our next write has not.
         if seen.revision == self.base.revision {
             Fate::NotApplied
         } else {
@@ -214,22 +215,22 @@ impl<R> Unanswered<R> {
 pub struct Cell<'a, W> {
     row: W,
     clock: &'a dyn Clock,
-    /// How far the store's clock may be ahead of the time that it told. Nothing where a server decides: it may go by a time
-    /// that is as much behind, so that a deadline which is computed here must not be later than that.
+    /// How far the store's clock may be ahead of the time that it told. Zero where a server decides: the server may use
+    /// a time that is behind by as much, and a deadline computed here must not be later than the server's.
     grain: Duration,
     is_served: bool,
 }
 
 impl<'a, W: Row> Cell<'a, W> {
-    /// The record of this row, which lies in this store.
+    /// The record in this row of this store.
     pub fn new(row: W, store: &dyn Store, clock: &'a dyn Clock) -> Self {
         let store = store.capabilities();
         let grain = if store.by_verbs { Duration::ZERO } else { store.clock.grain() };
         Cell { row, clock, grain, is_served: store.by_verbs }
     }
 
-    /// The loop: decide on what is remembered (or read), write, and read again when another writer was faster or no answer
-    /// came. To repeat a request, pass what the earlier call left `unanswered`.
+    /// The loop: decide on what is remembered (or read), write, and read again if another writer was faster or no
+    /// answer came. To repeat a request, pass what the earlier call left in `unanswered`.
     pub async fn apply<'s, P: Protocol<Record = W::Record>>(
         &mut self,
         request: &P,
@@ -242,7 +243,7 @@ impl<'a, W: Row> Cell<'a, W> {
             Start::OnlyOn(seen) => (Some(seen), true),
         };
         let mut backoff = Backoff::new(FIRST_BACKOFF, MAX_BACKOFF);
-        // Whether it may have been applied without an answer that says so.
+        // Whether it may have been applied although no answer said so.
         let mut in_doubt = false;
         for _ in 0..request.attempts() {
             let from_memory = remembered.is_some();
@@ -258,7 +259,8 @@ impl<'a, W: Row> Cell<'a, W> {
                 },
             };
             let asked = self.clock.now();
-            // A fresh read is judged by the time of the read; a remembered record, by the latest time that it can be now.
+            // A fresh read is judged at the time of the read; a remembered
+            // record, at the latest time that it can be now.
             let now = match from_memory {
                 true => seen.anchor.at_latest(asked, request.margin(self.grain)),
                 false => seen.anchor.now,
@@ -283,7 +285,7 @@ impl<'a, W: Row> Cell<'a, W> {
                     return Ok(Applied::No { refusal, seen: Box::new(seen.into_owned()) });
                 }
                 (Ok(None), _) if from_memory && is_bound => return Ok(Applied::Overtaken),
-                // A request that arrives at a server twice is refused the second time by what it did the first time.
+                // If a request reaches a server twice, the second is refused because of what the first did.
                 (Ok(None), _) => in_doubt |= self.is_served,
                 (Err(error), Some(_)) => return Err(unconfirmed(&self.row.what(), error)),
                 (Err(error), None) if error.kind() == Kind::Indeterminate => {
@@ -301,7 +303,8 @@ impl<'a, W: Row> Cell<'a, W> {
         }))
     }
 
-    /// The error to report. While it is unknown what happened to an earlier write, "unavailable" would deny it.
+    /// The error to report. While the fate of an earlier write is unknown,
+    /// "unavailable" would wrongly say that nothing happened.
     fn failed<R>(&self, error: Error, unanswered: Option<&Unanswered<R>>, in_doubt: bool) -> Error {
         match unanswered {
             Some(write) => write.error(),
@@ -316,7 +319,8 @@ impl<'a, W: Row> Cell<'a, W> {
         }
     }
 
-    /// What to do about a record after a write that got no answer. An error if its fate stays unknown.
+    /// What to do about a record, also after a write that got no answer. An
+    /// error if the fate of that write stays unknown.
     fn step<P: Protocol<Record = W::Record>>(
         &self,
         request: &P,
@@ -328,7 +332,7 @@ impl<'a, W: Row> Cell<'a, W> {
         // It is visible. Only the answer to a new write shows that it is durable.
         let confirm = || Box::new(seen.record.clone());
         Ok(match (fate, request.decide(&seen.record, now)) {
-            // Not remembered, or applied and already over: doing it again would apply it twice.
+            // The record does not remember, or it was applied and is over: doing it again would apply it twice.
             (Some((write, Fate::Unknown)), _) | (Some((write, Fate::Applied)), Decision::Write(_)) => {
                 return Err(write.forgotten::<P>(&self.row.what(), &seen.record));
             }
@@ -337,7 +341,7 @@ impl<'a, W: Row> Cell<'a, W> {
             (None, Decision::AlreadyApplied) if !request.is_built_upon() => Step::Nothing,
             (_, Decision::AlreadyApplied) => Step::Confirm(confirm()),
             (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => Step::Confirm(confirm()),
-            // Whoever wrote that state may have got no answer either.
+            // The process that wrote that state may have got no answer either.
             (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_so_already(&no) => {
                 Step::Write(confirm(), Some(no))
             }
@@ -348,13 +352,13 @@ impl<'a, W: Row> Cell<'a, W> {
 
 /// What to do about a record.
 enum Step<R, N> {
-    /// Write this. Then refuse, if the requested state was there already.
+    /// Write this. Then refuse, if the requested state already existed.
     Write(Box<R>, Option<N>),
-    /// Write what is there once more: it shows that the request was applied.
+    /// Write the same record again, because it shows that the request was applied.
     Confirm(Box<R>),
-    /// The same as writing, after others have written over a record whose change got no answer.
+    /// Like `Write`, when others have written since the write that got no answer.
     Again(Box<R>),
-    /// There is nothing to do, and nobody relies on it.
+    /// There is nothing to do, and no caller relies on it.
     Nothing,
     Refuse(N),
 }

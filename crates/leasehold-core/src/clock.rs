@@ -22,7 +22,7 @@ pub trait Clock: fmt::Debug + Send + Sync {
     async fn sleep_until(&self, until: Moment);
 }
 
-/// This machine's clock.
+/// This machine's clock, which counts suspended time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -51,7 +51,7 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// Moves it on.
+    /// Moves the clock on.
     pub fn advance(&self, by: Duration) {
         let mut now = self.now.lock();
         *now = *now + by;

@@ -11,7 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-/// The format this version writes.
+/// The format that this version writes.
 pub const FORMAT: u32 = 1;
 /// The largest record, header included.
 pub const MAX_RECORD_BYTES: usize = 128 * 1024;
@@ -29,7 +29,7 @@ pub fn encode<T: Serialize>(kind: &str, record: &T) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Decodes a record of this kind; `place` names it in messages.
+/// Decodes a record of this kind; `place` names the record in messages.
 pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Result<T> {
     let corrupt = |what: &str| {
         Error::new(
@@ -62,7 +62,7 @@ pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Res
     if format!("{head}\n") != header(kind, version, body) {
         return Err(corrupt("the checksum does not match"));
     }
-    // Checked once as a whole, or serde would check each of its many strings.
+    // Checked once as a whole; otherwise serde would check each of its many strings.
     let body = std::str::from_utf8(body).map_err(|e| corrupt("it is not text").with_source(e))?;
     serde_json::from_str(body).map_err(|e| corrupt("a field is wrong").with_source(e))
 }

@@ -1,7 +1,7 @@
 //! Outcome counters: one record per lease, so that one-shot runs count too.
 //!
-//! Promise: each outcome has its own counter, and a skip is never a failure. Non-promise: best effort; a count may be
-//! missed when the store is busy or away, and nothing is ever decided by one.
+//! Promise: each outcome has its own counter, and a skip is never counted as a failure. Non-promise: best effort. A
+//! count may be missed when the store is busy or unreachable, and no decision depends on one.
 
 use crate::cell::{Fate, MAX_ATTEMPTS};
 use crate::codec;
@@ -30,15 +30,15 @@ leasehold_system::words! {
         Granted = "granted",
         /// Somebody else held it.
         SkippedOverlap = "skipped_overlap",
-        /// The slot had been run.
+        /// The slot was already run.
         AlreadyRun = "already_run",
         /// The slot was too old to catch up on.
         DroppedTooOld = "dropped_too_old",
         /// A newer slot was run instead.
         DroppedCoalesced = "dropped_coalesced",
-        /// The slot came due while later slots were already claimed, because the store's clock had been ahead.
+        /// The slot came due after later slots were claimed, because the store's clock had been ahead.
         DroppedClockAhead = "dropped_clock_ahead",
-        /// An operator had paused it.
+        /// An operator had paused the lease.
         Paused = "paused",
         /// The lease was lost while the work ran.
         Lost = "lost",
@@ -46,13 +46,13 @@ leasehold_system::words! {
         Fenced = "fenced",
         /// The work failed.
         Failed = "failed",
-        /// The work ran to its end.
+        /// The work ended by itself, with success.
         Succeeded = "succeeded",
-        /// The work ended without a word: its machine, or what watched over it, died.
+        /// The work ended without a report: its machine or its supervisor died.
         Died = "died",
-        /// The work ended before it was done, because an operator asked for it.
+        /// The work ended early, because an operator asked for it.
         Drained = "drained",
-        /// The work was ended because an operator took its lease away: revoked it, handed it off, or moved it.
+        /// The work was ended because an operator revoked its lease, handed it off or moved it.
         Evicted = "evicted",
     }
 }
@@ -69,10 +69,10 @@ pub struct Counters {
     /// [`distribution::REQUESTS`](crate::distribution::REQUESTS).
     #[serde(default, skip_serializing_if = "Distribution::is_empty")]
     pub renewals: Distribution,
-    /// When a run of it last began.
+    /// When a run last began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<Timestamp>,
-    /// When a run of it last succeeded.
+    /// When a run last succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
 }
@@ -80,7 +80,7 @@ pub struct Counters {
 /// A run that is over.
 #[derive(Debug, Clone, Default)]
 pub struct EndedRun {
-    /// What became of it. One that lost its lease is looked up: what an operator took away is counted as evicted.
+    /// Its outcome. A lost lease is looked up: if an operator took it, the run counts as evicted.
     pub event: Option<Event>,
     /// The epoch that it ran under, if it had one.
     pub epoch: Option<Epoch>,
@@ -142,7 +142,7 @@ impl Coordinator {
         self.count_many(lease, event, 1).await
     }
 
-    /// Counts an event that happened so many times, best effort.
+    /// Counts an event that happened `times` times, best effort.
     pub async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()> {
         self.counted(lease, |counters, now| counters.count(event, times, now)).await
     }
@@ -173,10 +173,10 @@ impl Coordinator {
             count(&mut counters, now);
             Ok(Some(counters))
         };
-        // A count leaves no nonce in the record by which it could be found again.
+        // A count leaves no nonce in the record, so it cannot be found again.
         let edit = Edit { decide: &counted, fate: &|_| Fate::Unknown, attempts: MAX_ATTEMPTS };
         match self.document(lease).change(self.clock().as_ref(), &edit).await {
-            // Others counted at the same time and were faster each time: this count is missed, silently.
+            // Other processes were faster at every attempt: this count is missed, silently.
             Err(error) if error.kind() == Kind::Contended && tries.into_inner() == MAX_ATTEMPTS => Ok(()),
             counted => counted.map(|_| ()),
         }
@@ -192,7 +192,7 @@ impl Coordinator {
         Ok(self.document(lease).look(self.clock().now()).await?.record)
     }
 
-    /// Drops the counts of a lease, which may be damaged.
+    /// Erases the counts of a lease, even if they are damaged.
     pub(crate) async fn erase_counters(&self, lease: &LeaseName) -> Result<()> {
         let key = Key::new(Shelf::Counters, lease);
         if let Some(value) = self.store().read(&key).await?.value {
@@ -201,8 +201,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The counts of all leases from just after a name, a page at a time, and whether there may be more. A damaged record
-    /// is an error of its own: it hides no other.
+    /// The counts of all leases after a name, a page at a time, and whether there may be more. A damaged record is
+    /// returned as an error of its own and does not hide the others.
     pub async fn list_counters(
         &self,
         after: Option<&LeaseName>,

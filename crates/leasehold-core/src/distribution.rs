@@ -1,33 +1,33 @@
-//! How long things took, counted in buckets, so that what many processes measured can be added up.
+//! How long things took, counted in buckets, so that the measurements of many processes can be added up.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The upper bounds of a distribution's buckets, in milliseconds. What is longer than the last has a bucket of its own.
+/// The upper bounds of a distribution's buckets, in milliseconds. Longer times have a bucket of their own.
 pub type Scale = &'static [u64];
 
-/// For runs: from a tenth of a second to half a day.
+/// For runs: from 100 ms to 12 hours.
 pub const RUNS: Scale = &[100, 500, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 10_800_000, 43_200_000];
-/// For what is asked of a store: from a millisecond to half a minute.
+/// For requests to a store: from 1 ms to 30 s.
 pub const REQUESTS: Scale = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
 
 /// Durations, counted in the buckets of one [`Scale`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distribution {
-    /// How many were in each bucket; those after the last that has any are left out.
+    /// How many durations are in each bucket; empty buckets at the end are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     buckets: Vec<u64>,
-    /// All of them together, in microseconds.
+    /// The sum of all durations, in microseconds.
     #[serde(default)]
     sum_us: u64,
-    /// The longest.
+    /// The longest duration, in microseconds.
     #[serde(default)]
     worst_us: u64,
 }
 
 impl Distribution {
-    /// Counts one.
+    /// Counts one duration. Use one scale for the life of a distribution.
     pub fn add(&mut self, scale: Scale, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = scale.partition_point(|bound| bound.saturating_mul(1_000) < us);
@@ -41,7 +41,7 @@ impl Distribution {
         self.worst_us = self.worst_us.max(us);
     }
 
-    /// Adds what another counted on the same scale.
+    /// Adds the counts of another distribution on the same scale.
     pub fn merge(&mut self, other: &Distribution) {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
@@ -53,7 +53,7 @@ impl Distribution {
         self.worst_us = self.worst_us.max(other.worst_us);
     }
 
-    /// How many there were.
+    /// How many durations were counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |all, count| all.saturating_add(*count))
     }
@@ -72,12 +72,12 @@ impl Distribution {
         })
     }
 
-    /// All of them together.
+    /// The sum of all durations.
     pub const fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us)
     }
 
-    /// The longest.
+    /// The longest duration.
     pub const fn worst(&self) -> Duration {
         Duration::from_micros(self.worst_us)
     }

@@ -1,6 +1,6 @@
 //! A document: a record that is one value under one key, and is changed by a plain function.
 //!
-//! Promise: the rules of [`crate::cell`]. Non-promise: a key that was never written reads as the default.
+//! Promise: those of [`crate::cell`]. Non-promise: a missing key is not an error; it reads as the default record.
 
 use crate::cell::{Applied, Cell, Decision, Fate, Protocol, Row, Seen, Start};
 use crate::clock::{Clock, Moment};
@@ -27,27 +27,27 @@ pub struct Document<'a, R> {
 
 /// A change to a document.
 pub struct Edit<'a, R> {
-    /// The changed document; none if there is nothing to do, an error if it is refused.
+    /// The changed document; none if there is nothing to do, an error if the change is refused.
     pub decide: &'a (dyn Fn(&R, Timestamp) -> Result<Option<R>> + Sync),
-    /// Whether the change was applied, after its answer was lost, by what the document shows now.
+    /// Whether a change without an answer was applied, judged by the document as it is now.
     pub fate: &'a (dyn Fn(&R) -> Fate + Sync),
     /// How many times it may be decided.
     pub attempts: u32,
 }
 
 impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Document<'a, R> {
-    /// The document under this key, whose header names this kind; `what` is its name in messages.
+    /// The document under this key. `kind` is the word in its header line, and `what` its name in messages.
     pub fn new(store: &'a dyn Store, key: Key, kind: &'static str, what: String) -> Self {
         Document { store, key, kind, what, is_at_home: false, record: PhantomData }
     }
 
-    /// The same, but its first version is not written in a namespace that is moving or has moved to another store.
+    /// The same, but it is not created in a namespace that is moving or has moved to another store.
     #[must_use]
     pub fn at_home(self) -> Self {
         Document { is_at_home: true, ..self }
     }
 
-    /// Reads it.
+    /// Reads the document without changing it. `asked` is the present moment.
     pub async fn look(&self, asked: Moment) -> Result<Seen<R>> {
         let reading = self.store.read(&self.key).await?;
         let decode = |bytes: &[u8]| codec::decode(self.kind, bytes, self.key.name.as_str());

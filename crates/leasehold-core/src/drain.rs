@@ -9,14 +9,14 @@ use crate::store::Watch;
 use crate::wait::passes;
 use std::time::Duration;
 
-/// How often it is looked, hints or not.
+/// How often to look, even without a hint.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Looks until it is over, and at most this long; gives what was seen last. A look gives in how much time what is held runs out,
-/// and none when it is over. A store that is away in between is waited for. Open the watch before the first look, so that a
-/// release in between is not missed.
+/// Calls `look` until it says that the work is over, and at most for `limit`; returns what it saw last. `look` returns
+/// how much time the holder has left, or none when the work is over. An unreachable store is retried. Open the watch
+/// before the first call, so that no release in between is missed.
 ///
-/// The limit bounds the waiting, not a call to the store that hangs.
+/// `limit` bounds the waiting, not a call to the store that hangs.
 pub async fn until_over<T, F>(clock: &dyn Clock, mut watch: Watch, limit: Duration, look: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<(T, Option<Duration>)>>,
@@ -40,8 +40,8 @@ where
 }
 
 impl Coordinator {
-    /// Waits until the holder of this epoch has given the lease back, has run out of time or has lost it, and at most this
-    /// long. Gives what was seen last. Woken by the store where it can push.
+    /// Waits until the holder of this epoch has released the lease, has run out of time or has lost it, and at most
+    /// this long. Returns what it saw last. The store wakes it where it can push.
     pub async fn drained(&self, lease: &LeaseName, epoch: Epoch, limit: Duration) -> Result<Inspection> {
         let key = Key::new(Shelf::Lease, lease);
         let watch = self.store().watch(&key).await.unwrap_or(Watch::silent());

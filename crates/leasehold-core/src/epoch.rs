@@ -13,10 +13,10 @@ pub struct Epoch(u64);
 impl Epoch {
     /// Before the first grant.
     pub const ZERO: Epoch = Epoch(0);
-    /// The largest epoch: every JSON reader can hold it exactly.
+    /// The largest epoch. Every JSON reader can represent it exactly.
     pub const MAX: Epoch = Epoch((1 << 53) - 1);
-    /// The highest epoch that an operator may move a lease past. After that 2^40 epochs are left: a thousand transfers a second
-    /// for 34 years.
+    /// The highest epoch that an operator may advance a lease to. It leaves
+    /// 2^40 epochs: a thousand transfers a second for 34 years.
     pub const HIGHEST_ADVANCE: Epoch = Epoch(Epoch::MAX.0 - (1 << 40) - 1);
 
     /// An epoch of this number, at most [`Epoch::MAX`].
@@ -27,17 +27,17 @@ impl Epoch {
         Ok(Epoch(number))
     }
 
-    /// Whether it is the one before the first grant.
+    /// Whether it is [`Epoch::ZERO`].
     pub(crate) fn is_zero(&self) -> bool {
         *self == Epoch::ZERO
     }
 
-    /// The number.
+    /// The number, at most 2^53 - 1.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The next epoch, or none when there are no more.
+    /// The next epoch; none after [`Epoch::MAX`].
     pub fn next(self) -> Option<Epoch> {
         (self < Epoch::MAX).then_some(Epoch(self.0 + 1))
     }

@@ -1,8 +1,8 @@
 //! One opaque error whose kind says what the caller should do next.
 //!
-//! Promise: a message is one lower-case line that names the thing, its value and the allowed form, and never a command; what
-//! programs decide by is data: the kind, the epochs, the holder, the reason, the cause. Non-promise: that somebody else holds a
-//! lease is not an error; it is an outcome (see [`crate::Acquired`]).
+//! Promise: a message is one lower-case line that names the thing, its value and the allowed form, but no command. What
+//! programs decide by is data: the kind, the epochs, the holder, the reason, the cause. Non-promise: it is not an error
+//! that somebody else holds a lease; that is an outcome (see [`crate::Acquired`]).
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
@@ -19,13 +19,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The lease is no longer ours. Stop.
+    /// The caller no longer holds the lease. Stop.
     Lost,
     /// The guarded resource has seen a newer epoch. Stop; nothing was written.
     Fenced,
     /// Too many others wrote at the same time. Try again later.
     Contended,
-    /// The store or resource could not be reached or written, and surely nothing was applied. Try again later.
+    /// The store or resource could not be reached or written, and nothing was applied. Try again later.
     Unavailable,
     /// No answer came: it may or may not have been applied. Read back before anything else.
     Indeterminate,
@@ -33,12 +33,12 @@ pub enum Kind {
     Moved,
     /// The input is wrong. Fix it.
     Invalid,
-    /// This set-up cannot do it. Fix the set-up.
+    /// This setup cannot do it. Change the setup.
     Unsupported,
     /// What was read back is damaged. Call a person.
     Corrupt,
     /// A guard knows a newer epoch than the store that granted ours: the store went back in time. Call a person; the
-    /// [remedy](Error::remedy) says what heals it.
+    /// [remedy](Error::remedy) says what repairs it.
     Regressed,
 }
 
@@ -92,7 +92,7 @@ pub struct Error {
     origin: Option<String>,
 }
 
-/// What an error is about, as far as it is known.
+/// What an error is about, as far as known.
 #[derive(Debug, Default)]
 struct Details {
     epochs: Option<(Epoch, Epoch)>,
@@ -139,7 +139,7 @@ impl Error {
         self
     }
 
-    /// Attaches who has it, if anybody.
+    /// Attaches the current holder, if there is one.
     #[must_use]
     pub fn with_holder(mut self, holder: Option<HolderId>) -> Self {
         self.details().holder = holder;
@@ -181,28 +181,28 @@ impl Error {
         own.or_else(|| self.source.as_ref()?.downcast_ref::<Error>()?.detail(of))
     }
 
-    /// The epoch that was held, and the one that was seen instead, if it is about two epochs.
+    /// The epoch that was held and the one that was seen instead, if the error is about two epochs.
     pub fn epochs(&self) -> Option<(Epoch, Epoch)> {
         self.detail(|details| details.epochs)
     }
 
-    /// Who has the lease or the item, if it is about that and anybody does.
+    /// The current holder, if the error is about a lease or an item that somebody holds.
     pub fn holder(&self) -> Option<&HolderId> {
         self.detail(|details| details.holder.as_ref())
     }
 
-    /// Why the epoch moved on, if it is about that and the record says why.
+    /// Why the epoch moved on, if the error is about that and the record says why.
     pub fn reason(&self) -> Option<Reason> {
         self.detail(|details| details.reason)
     }
 
-    /// What would help, if anybody knows.
+    /// What would help, if known.
     pub fn remedy(&self) -> Option<&Remedy> {
         self.detail(|details| details.remedy.as_ref())
     }
 
-    /// Names where a wrong value came from, such as `--tz`; it is printed last. An error that has an origin keeps it, because the
-    /// first one is closest to the value.
+    /// Names where a wrong value came from, such as `--tz`; it is printed last. An error that already has an origin
+    /// keeps it, because the first one is closest to the value.
     #[must_use]
     pub fn with_origin(mut self, origin: impl Into<String>) -> Self {
         self.origin.get_or_insert_with(|| origin.into());
@@ -230,7 +230,7 @@ impl fmt::Display for Error {
         }
         let mut source = self.source();
         while let Some(cause) = source {
-            // Many drivers' errors print their own causes, which would then be printed twice.
+            // Many drivers' errors print their own causes. They must not be printed again.
             let cause_text = cause.to_string();
             if !text.ends_with(&cause_text) {
                 text.push_str(": ");
@@ -249,7 +249,7 @@ impl StdError for Error {
     }
 }
 
-/// Input as it may be shown back: control characters escaped, length bounded, the secrets of URLs left out.
+/// Input made safe to print: control characters escaped, length bounded, secrets in URLs removed.
 pub fn printable(value: &str) -> String {
     const SHOWN: usize = 80;
     let value = redacted(value);

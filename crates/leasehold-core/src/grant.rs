@@ -1,12 +1,12 @@
 //! A held lease or item, and until when it may be trusted.
 //!
 //! # Trust
-//! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
-//! knows the local moment at which it asked. When it asked, the store's clock showed at most `now` plus the clock's
-//! grain; so until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
-//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`]. A renewal's
-//! deadline is reckoned from the answer before it and trusted by both answers, whichever ends sooner: the store's clock may
-//! have been set forward in between.
+//! Deadlines are in the store's clock, which only the store reads. Every answer brings the holder a time `now`, and the
+//! holder knows the local moment at which it asked. At that moment the store's clock showed at most `now` plus the
+//! clock's grain. So until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
+//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`]. A
+//! renewal's deadline is computed from the answer before it and trusted by both answers, whichever ends sooner: the
+//! store's clock may have been set forward in between.
 
 use crate::cell::Seen;
 use crate::clock::Moment;
@@ -31,12 +31,12 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Until when, locally, the store's clock has surely not reached `deadline`.
+    /// Until this local moment, the store's clock has surely not reached `deadline`.
     pub fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
         self.asked + deadline.saturating_since(self.now) - grain
     }
 
-    /// A store time that is surely not behind the store's clock at the local moment `at`.
+    /// A store time that the store's clock has surely not passed at the local moment `at`.
     pub fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
         self.now.plus(at.saturating_since(self.asked) + grain)
     }
@@ -54,7 +54,7 @@ impl Anchor {
 
 /// A record that says who holds something, and until when.
 pub trait Tenured {
-    /// Its tenure, expired or not.
+    /// Its tenure, whether expired or not; none if it was released or never granted.
     fn tenure(&self) -> Option<&Tenure>;
 
     /// The epoch of the last tenure.
@@ -82,21 +82,22 @@ impl Tenured for Item {
 }
 
 impl<R: Tenured> Seen<R> {
-    /// Until when, locally, its tenure is surely in force; the moment of asking if it has none. Never longer than a TTL from
-    /// asking: otherwise a store whose clock was set back between two answers would be trusted for that much longer.
+    /// The local moment until which its tenure is surely in force; the moment of asking
+    /// if it has none. Never longer than a TTL from asking: otherwise a store whose
+    /// clock was set back between two answers would be trusted for that much longer.
     pub fn trust(&self, grain: Duration) -> Moment {
         let until =
             |tenure: &Tenure| self.anchor.trust(tenure.deadline, grain).min(self.anchor.asked + tenure.ttl.get());
         self.record.tenure().map_or(self.anchor.asked, until)
     }
 
-    /// Whether it had a tenure when it was seen, and that had expired.
+    /// Whether it had a tenure that had already expired when it was seen.
     pub fn has_run_out(&self) -> bool {
         self.record.tenure().is_some_and(|tenure| self.anchor.now >= tenure.deadline)
     }
 }
 
-/// A held lease, or a claimed item: the token, and what is needed to renew and release it in one swap.
+/// A held lease or a claimed item: the token, and what is needed to renew and release it in one swap.
 #[derive(Debug, Clone)]
 pub struct Grant<R = Ownership> {
     token: Token,
@@ -112,40 +113,39 @@ impl<R> Grant<R> {
         &self.token
     }
 
-    /// How long each renewal lasts.
+    /// How long the grant lasts after each renewal.
     pub fn ttl(&self) -> Ttl {
         self.ttl
     }
 
-    /// The moment of this machine's clock from which on somebody else may have been granted it. Work is under its protection
-    /// strictly before it.
+    /// The moment on this machine's clock from which somebody else may hold it. Work is protected strictly before it.
     pub fn trust_until(&self) -> Moment {
         self.trust_until
     }
 
-    /// What it allows while it is in force.
+    /// Its TTL and trust window, without the record.
     pub fn live(&self) -> Live {
         Live { ttl: self.ttl, trust_until: self.trust_until }
     }
 
-    /// The record as last written: history, progress and checkpoint of earlier tenures are in it.
+    /// The record as last written. It includes the history, progress and checkpoint of earlier tenures.
     pub fn record(&self) -> &R {
         &self.seen.record
     }
 
-    /// The record as last written, its tag and its time.
+    /// The record as last written, with its revision and its time.
     pub fn seen(&self) -> &Seen<R> {
         &self.seen
     }
 }
 
 impl Grant<Ownership> {
-    /// Where to say how far the record was archived since.
+    /// Shared with the archiver, which stores there how far the record was archived since.
     pub(crate) fn mark(&self) -> &Mark {
         &self.archived
     }
 
-    /// The record as last written, and what was archived since.
+    /// The record as last written, with the mark of how far it was archived since.
     pub(crate) fn seen_and_archived(&self) -> Cow<'_, Seen<Ownership>> {
         match self.archived.get() {
             Some(archived) if archived > self.seen.record.archived => {
@@ -159,15 +159,16 @@ impl Grant<Ownership> {
 }
 
 impl<R: Tenured> Grant<R> {
-    /// What a record grants to the holder of a token, at this local moment. `what` is its name in messages.
+    /// The grant that a record gives to the holder of a token, at the local
+    /// moment `now`. `what` names the record in messages.
     pub fn new(what: &str, token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration, now: Moment) -> Result<Self> {
-        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
-        // epoch would pass every guard.
+        // The epoch in the record is this holder's only if the tenure in it is: a token that paired one grant's nonce
+        // with another's epoch would pass every guard.
         if !token.claim().holds(seen.record.epoch(), seen.record.tenure()) {
             return Err(Error::new(Kind::Lost, format!("{what} was granted and has moved on since")));
         }
         let grant = Self::unchecked(token, ttl, seen, grain);
-        // A slow exchange may have taken the whole tenure: then it is no grant, whatever the store said.
+        // A slow exchange may have used up the whole tenure. Then nothing is granted, whatever the store answered.
         if now >= grant.trust_until {
             let message = format!("{what} was granted too late: the answer took longer than its ttl of {ttl}");
             return Err(Error::new(Kind::Lost, message));
@@ -181,15 +182,16 @@ impl<R: Tenured> Grant<R> {
         Grant { token, ttl, seen, trust_until, archived: Mark::default() }
     }
 
-    /// Continues from an answered write that was decided on what was seen at `before`. A write that does not move the deadline
-    /// does not extend the trust.
+    /// Continues from an answered write that was decided on what was seen at `before`. A write that does not move the
+    /// deadline does not extend the trust window.
     pub fn follow(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
         let trust_until = self.trust_until;
         self.move_on(before, written, grain);
         self.trust_until = self.trust_until.min(trust_until);
     }
 
-    /// The same for a renewal, at this local moment. It fails if the exchange took longer than the window that it gained.
+    /// The same for a renewal, at the local moment `now`. An error if the
+    /// exchange took longer than the window that it gained.
     pub fn renew(&mut self, what: &str, before: Anchor, written: Seen<R>, grain: Duration, now: Moment) -> Result<()> {
         let latest = self.seen.anchor.at_latest(now, grain);
         self.move_on(before, written, grain);
@@ -200,8 +202,8 @@ impl<R: Tenured> Grant<R> {
         Err(Error::new(Kind::Lost, format!("{what} was renewed too late: {why}")))
     }
 
-    /// Trusts by both times, the one that the deadline was computed from and the answer's own: if the store's clock was set
-    /// forward in between, part of the time is used up, or all of it.
+    /// Ends the trust window at the earlier of two moments: by the time that the deadline was computed from, and by the
+    /// answer's own. If the store's clock was set forward in between, part of the time is used up, or all of it.
     fn move_on(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
         if let Some(tenure) = written.record.tenure() {
             self.trust_until = before.trust(tenure.deadline, grain).min(written.trust(grain));

@@ -1,8 +1,8 @@
 //! The fence: what a guarded resource remembers, and the one predicate that admits or refuses a token.
 //!
-//! Promise: once a resource was sealed at or admitted epoch N, [`admit`] refuses every lower epoch, every other lease,
-//! and every other grant of N. Non-promise: a writer that bypasses the guard is not stopped; each guard says in its
-//! [`Strength`] whether there is a window between its check and its write.
+//! Promise: once a resource was sealed at epoch N, or has admitted it, [`admit`] refuses every lower epoch, every other
+//! lease, and every other grant of N. Non-promise: a writer that bypasses the guard is not stopped. Each guard says in
+//! its [`Strength`] whether there is a window between its check and its write.
 
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
@@ -20,24 +20,24 @@ use std::fmt;
 pub struct HighWater {
     /// The lease that fences the resource.
     pub lease: LeaseName,
-    /// The line of epochs that its numbers belong to.
+    /// The line that its epochs belong to.
     pub lineage: Lineage,
-    /// The highest epoch.
+    /// The highest epoch that the resource has seen.
     pub epoch: Epoch,
-    /// The grant that came with it.
+    /// The nonce of the grant that had it.
     pub nonce: Nonce,
-    /// 0 when sealed only; the sequence of the last write otherwise.
+    /// The sequence number of the last write; 0 if it was only sealed.
     pub seq: u64,
 }
 
 impl HighWater {
-    /// What a resource remembers once this token was there, and its writes have come to `seq`.
+    /// What a resource remembers after it has seen this token, with `seq` as the number of its last write.
     pub fn of(token: &Token, seq: u64) -> Self {
         let Token { lease, lineage, epoch, nonce, .. } = token.clone();
         HighWater { lease, lineage, epoch, nonce, seq }
     }
 
-    /// The token that is remembered, with the sequence of its last write.
+    /// The remembered token, with the sequence number of its last write.
     pub fn token(&self) -> Token {
         let HighWater { lease, lineage, epoch, nonce, seq } = self.clone();
         Token { lease, lineage, epoch, nonce, seq }
@@ -49,9 +49,9 @@ impl HighWater {
 pub enum Policy {
     /// Any number; the guard numbers them itself.
     Reentrant,
-    /// Only with a larger sequence than the last: a delayed retry cannot land after a later write.
+    /// Only a larger sequence number than the last: a delayed retry cannot land after a later write.
     Ordered,
-    /// One.
+    /// One write.
     OncePerEpoch,
 }
 
@@ -72,8 +72,8 @@ pub enum Rejection {
         /// The lease that fences it.
         seen: LeaseName,
     },
-    /// Another lease of the same name fences this resource: the token's epochs were counted in another store or namespace, or
-    /// in a store that was lost and created again.
+    /// Another lease of the same name fences this resource: the token's epochs were counted in another store or
+    /// namespace, or in a store that was lost and created again.
     OtherLineage {
         /// The name of both.
         lease: LeaseName,
@@ -81,32 +81,33 @@ pub enum Rejection {
         held: Lineage,
         /// The lineage that fences it.
         seen: Lineage,
-        /// The highest epoch of that one.
+        /// The highest epoch of the lineage that fences it.
         high: Epoch,
     },
-    /// The resource has seen another grant of this very epoch: the store issued it twice, so it went back in time.
+    /// The resource has seen another grant of this very epoch: the store issued
+    /// it twice, so the store went back in time.
     Regressed {
-        /// The lease.
+        /// The lease whose epoch it is.
         lease: LeaseName,
         /// The epoch that was issued twice.
         seen: Epoch,
     },
-    /// A write with this sequence, or a later one, was applied already.
+    /// A write with this sequence number, or a later one, was already applied.
     Replayed {
-        /// The sequence of the token.
+        /// The sequence number of the token.
         held: u64,
-        /// The sequence that was applied.
+        /// The sequence number of the last write.
         seen: u64,
     },
-    /// This epoch has had its one write.
+    /// This epoch was already used for its one write.
     Spent {
-        /// The epoch.
+        /// The epoch of the token.
         epoch: Epoch,
     },
 }
 
 impl Rejection {
-    /// The error to give to the caller, naming the resource.
+    /// The error for the caller, which names the resource.
     pub fn into_error(self, resource: &str) -> Error {
         match self {
             Rejection::Stale { held, seen } => {
@@ -173,7 +174,7 @@ pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Reject
 /// What the resource should remember once this token's write was applied.
 ///
 /// The caller applies the write and stores the returned value in one atomic step; otherwise a newer epoch could come in
-/// between. Ordered writes begin at sequence 1, because 0 is a seal.
+/// between. Ordered writes begin at sequence number 1, because 0 is a seal.
 ///
 /// ```
 /// use leasehold_core::{Kind, Token, guard::{Policy, admit}};
@@ -229,7 +230,7 @@ fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Standing<'a
 /// Whether a stale writer can slip between a guard's check and its write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strength {
-    /// No window.
+    /// None: the check and the write are one step.
     Atomic,
     /// There is a window.
     CheckThenAct {
@@ -250,7 +251,7 @@ impl fmt::Display for Strength {
 /// What every guard can do. Writing is each guard's own method, because what is written differs.
 ///
 /// # Contract
-/// - `seal` and the guard's own write refuse by [`admit`]'s rules and leave the resource as it was when they refuse.
+/// - `seal` and the guard's own write refuse by [`admit`]'s rules, and a refusal leaves the resource unchanged.
 /// - A seal is durable when it returns: it survives a crash of this machine.
 /// - A stopped or dead holder of a lower epoch never delays a seal.
 #[async_trait]
@@ -258,13 +259,13 @@ pub trait Guard: fmt::Debug + Send + Sync {
     /// The resource, as messages name it: `file:out.json`.
     fn resource(&self) -> String;
 
-    /// Whether there is a window.
+    /// Whether a stale writer can slip between its check and its write.
     fn strength(&self) -> Strength;
 
-    /// Shuts every lower epoch out without writing.
+    /// Refuses every lower epoch from now on, without writing.
     async fn seal(&self, token: &Token) -> Result<HighWater>;
 
-    /// The highest token seen, if any was.
+    /// The highest token that the resource has seen, if any.
     async fn high_water(&self) -> Result<Option<HighWater>>;
 }
 
@@ -273,7 +274,7 @@ pub trait Guard: fmt::Debug + Send + Sync {
 /// # Contract
 /// - Refused as [`Kind::Contended`] when the fence is no longer what the operator saw (`from`). Then nothing changes.
 /// - When it returns, the resource is sealed at `token`, durably. From then on no write of the former lease is applied,
-///   however long its writer slept. A crash in the middle leaves one fence or the other, never none.
+///   however long its writer was suspended. A crash in the middle leaves one fence or the other, never none.
 /// - Who did it and why is recorded with the fence, where there is room for text.
 #[async_trait]
 pub trait Adopt: Guard {

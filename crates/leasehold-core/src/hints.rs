@@ -1,7 +1,7 @@
 //! Hints in the background: a busy task learns that a record may have changed.
 //!
-//! Promise: a store that does not answer delays nobody, because a separate task listens to it. Non-promise: hints may be late,
-//! doubled or lost.
+//! Promise: a store that does not answer delays nobody, because a separate task
+//! listens to it. Non-promise: hints may be late, duplicated or lost.
 
 use crate::name::Key;
 use crate::store::{Store, Watch, Watching};
@@ -23,7 +23,7 @@ pub fn watch(store: Arc<dyn Store>, key: Key) -> Opening {
     })
 }
 
-/// Passes hints on until it is dropped.
+/// Passes hints on until dropped.
 #[derive(Debug)]
 pub struct Hints(JoinHandle<()>);
 

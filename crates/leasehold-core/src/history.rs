@@ -1,12 +1,12 @@
 //! The history of a lease beyond its record: old transfers, in segments on a shelf of their own.
 //!
-//! Promise: a record drops a transfer only after the write of a segment that has it was *answered*; so at every instant each
-//! transfer is in the record, in a segment, or in both. A segment has the transfers of 16 epochs and is written when the lease
-//! has left the last of them behind, as a rule once; writing the same transfers again changes nothing. Two transfers of one
-//! epoch, as a store that was restored from a copy may have, are both kept.
-//! A segment that cannot be read is left as it is and named, and archiving continues beside it.
-//! Non-promise: what is older than the [`Retention`] says is erased, whole segments at a time, oldest first. Of a lease whose
-//! archive cannot be written at all, the oldest transfers are forgotten before its record is too large to be written.
+//! Promise: a record drops a transfer only after the write of the segment that contains it was *answered*. So at every
+//! instant each transfer is in the record, in a segment, or in both. A segment has the transfers of 16 epochs. It is
+//! written when the lease has left the last of them behind, usually once; writing the same transfers again changes
+//! nothing. A restored store may have two transfers of one epoch; both are kept.
+//! A segment that cannot be read is left as it is and reported, and archiving continues beside it.
+//! Non-promise: whatever exceeds the [`Retention`] is erased, whole segments at a time, oldest first. If the archive of
+//! a lease cannot be written at all, its oldest transfers are forgotten before its record becomes too large to write.
 //!
 //! ```text
 //! record     epochs 1..16, archived 0
@@ -32,9 +32,9 @@ pub(crate) use archive::{Archive, due, is_damage};
 /// How much history is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// At least so many transfers of a lease, besides those in its record.
+    /// At least this many transfers of a lease, besides those in its record.
     pub transfers: u64,
-    /// Of these, only what is younger than this; for ever if none.
+    /// Of these, only those younger than this; none means no limit.
     pub age: Option<Duration>,
 }
 
@@ -49,7 +49,7 @@ impl Default for Retention {
 pub struct History {
     /// Oldest first.
     pub transfers: Vec<Arc<Transfer>>,
-    /// What is missing between them: each names the epochs, and why.
+    /// What is missing between them: each error names the epochs and the cause.
     pub damaged: Vec<Error>,
 }
 
@@ -58,21 +58,21 @@ impl Coordinator {
         Archive::new(self.store().as_ref(), self.clock().as_ref(), lease, self.retention())
     }
 
-    /// Every transfer of a lease that is still known: those in its record, and the archived ones. An error only if the store
-    /// does not answer: what is damaged is left out and named.
+    /// Every transfer of a lease that is still known: those in its record, and the archived ones. An error only if the
+    /// store does not answer: damaged segments are left out and reported.
     pub async fn history(&self, lease: &LeaseName, record: &Ownership) -> Result<History> {
         self.history_since(lease, record, Epoch::ZERO).await
     }
 
-    /// The same from this epoch on, in a few reads however long the history is.
+    /// The same from this epoch on. Takes a few reads, however long the history is.
     pub async fn history_since(&self, lease: &LeaseName, record: &Ownership, from: Epoch) -> Result<History> {
         let mut history = self.archive(lease).since(record, from).await?.history;
         archive::merge(&mut history.transfers, &record.transfers);
         Ok(history)
     }
 
-    /// Drops what a lease leaves behind that was forgotten: its archived transfers and its counters. Done again, it does no harm. A
-    /// server has done so by then.
+    /// Erases what a forgotten lease leaves behind: its archived transfers and
+    /// its counters. Safe to repeat. A server has already done it.
     pub async fn drop_leavings(&self, lease: &LeaseName, record: &Ownership) -> Result<()> {
         if self.store().capabilities().by_verbs {
             return Ok(());
@@ -83,13 +83,13 @@ impl Coordinator {
         self.erase_counters(lease).await
     }
 
-    /// Copies the archived transfers of a record to another store, before the record is copied there. What cannot be read
-    /// stays behind, and is named.
+    /// Copies the archived transfers of a record to another store, before the record is copied there. What cannot be
+    /// read stays behind and is returned as errors.
     pub async fn copy_history(&self, lease: &LeaseName, record: &Ownership, to: &Coordinator) -> Result<Vec<Error>> {
         self.archive(lease).copy(record, &to.archive(lease)).await
     }
 
-    /// Archives old transfers in the background. The mark in the grant says how far that went.
+    /// Archives old transfers in the background. The grant's mark then says how far.
     pub(crate) fn archive_in_background(&self, lease: &LeaseName, record: &Ownership, mark: &Mark) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (coordinator, lease, record, mark) = (self.clone(), lease.clone(), record.clone(), mark.clone());
@@ -100,7 +100,7 @@ impl Coordinator {
         });
     }
 
-    /// The record with its transfers from this epoch on, as far as they are known.
+    /// The record with its transfers from this epoch on, as far as known.
     pub(crate) async fn with_history(&self, lease: &LeaseName, record: Ownership, from: Epoch) -> Ownership {
         if !is_archived(&record, from) {
             return record;
@@ -108,7 +108,7 @@ impl Coordinator {
         self.archive(lease).remember(&record, from).await.ok().flatten().unwrap_or(record)
     }
 
-    /// The record with the transfer of this epoch, if that is known: one read, however long ago it was.
+    /// The record with the transfer of this epoch, if known: one read, however old the epoch is.
     pub(crate) async fn with_transfer<'a>(
         &self,
         lease: &LeaseName,
@@ -127,7 +127,7 @@ fn is_archived(record: &Ownership, epoch: Epoch) -> bool {
     epoch <= record.archived && record.transfers.first().is_none_or(|first| first.epoch > epoch)
 }
 
-/// How far a record was archived since it was written, once that is known.
+/// How far a record was archived since it was written, once known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mark(Arc<std::sync::OnceLock<Epoch>>);
 
@@ -136,7 +136,7 @@ impl Mark {
         self.0.get().copied()
     }
 
-    /// Only once: a grant's record is archived once.
+    /// Only the first call counts: a grant's record is archived once.
     pub(crate) fn set(&self, archived: Epoch) {
         let _ = self.0.set(archived);
     }

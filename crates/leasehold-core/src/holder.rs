@@ -1,7 +1,7 @@
 //! Who holds a lease.
 //!
-//! Promise: two acquisitions never have the same id, even by one process under one label. Non-promise: host and pid
-//! are for people; nothing is ever decided by them.
+//! Promise: two acquisitions never have the same id, even by one process under one
+//! label. Non-promise: host and pid are for people; no decision depends on them.
 
 use crate::codec;
 use crate::error::{Error, Result};
@@ -14,9 +14,9 @@ use std::str::FromStr;
 /// Host, process, label and the 128-bit nonce that makes the id unique.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HolderId {
-    /// The machine: 1 to 64 printable ASCII characters, and no `:`. An id with another host is never stored.
+    /// The machine: 1 to 64 printable ASCII characters without `:`. An id with any other host is never stored.
     pub host: String,
-    /// The process on it.
+    /// The process id on that machine.
     pub pid: u32,
     /// Unique for every acquisition; it is the grant's nonce.
     pub nonce: Nonce,
@@ -25,7 +25,7 @@ pub struct HolderId {
 }
 
 impl HolderId {
-    /// A new id for this process, with a fresh nonce. Without a label, the machine's name serves as one.
+    /// A new id for this process, with a fresh nonce. Without a label, the machine's name is used.
     pub fn new(label: Option<Label>) -> Self {
         let host: String = leasehold_system::host::name().chars().filter(|c| *c != ':').collect();
         let label = label.unwrap_or_else(|| Label::lossy(&host, "unnamed"));
@@ -78,14 +78,14 @@ impl From<HolderId> for String {
 
 impl Serialize for HolderId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // What cannot be read back must not be written: nobody could ever use the lease again.
+        // An id that cannot be read back must not be written: nobody could ever use the lease again.
         if !is_host(&self.host) {
             let host = crate::error::printable(&self.host);
             return Err(serde::ser::Error::custom(format!(
                 "host `{host}` is not 1 to 64 printable characters without `:`"
             )));
         }
-        // Without a copy, because a full record has thirty of them.
+        // Without an intermediate copy, because a full record has thirty of them.
         serializer.collect_str(&format_args!("{}:{}:{}:{}", self.nonce, self.pid, self.host, self.label))
     }
 }

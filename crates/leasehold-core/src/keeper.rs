@@ -1,28 +1,29 @@
-//! The keeper: stays the holder while the work runs, and knows the moment it no longer is.
+//! The keeper: keeps the lease while the work runs, and knows the moment it is lost.
 //!
 //! # The trust window
-//! A holder may trust its lease only while nobody else can have been granted it. The keeper renews at a third of
-//! the TTL, so two renewals in a row may fail. It never asks "did a renewal fail?" but "has the trust window passed?":
-//! the window ends at [`Grant::trust_until`], counted from the instant the last successful renewal was *sent*, on a
-//! clock that also counts while the machine sleeps.
+//! A holder may trust its lease only while nobody else can have been granted it. The keeper renews at a third of the
+//! TTL, so two renewals in a row may fail. It never asks "did a renewal fail?" but "has the trust window passed?". The
+//! window ends at [`Grant::trust_until`], counted from the instant the last successful renewal was *sent*, on a clock
+//! that also counts while the machine sleeps.
 //!
-//! - *The store does not answer*: it keeps trying, each attempt bounded by the window; when it ends, the lease is lost, whatever
-//!   the store would have said.
-//! - *The store says that the lease has moved*, to another holder or to another store: lost at once. Where the store can
-//!   push, the keeper hears of it when it happens; elsewhere, with the next renewal.
-//! - *The store's clock is set forward*: the answer to a renewal tells the new time, and the window ends by that. If it
+//! - *The store does not answer*: the keeper tries again until the window ends.
+//!   Then the lease is lost, whatever the store answers later.
+//! - *The store says that the lease has moved*, to another holder or to another store: lost at once. Where the store
+//!   can push, the keeper is told when it happens; elsewhere, with the next renewal.
+//! - *The store's clock is set forward*: the answer to a renewal has the new time, and the window ends by that. If it
 //!   has ended already, the lease is lost at once; if it is shorter, the keeper renews at once.
-//! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
-//! - *An operator asks the holder to finish*: it is told with the next renewal, or at once where the store can push, and
-//!   the lease is renewed on, so that the work has time to end by itself.
-//! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
-//!   alive. When there was none on this machine for the whole timeout, the store is read before that is called a stall.
+//! - *The machine slept past the window*: the timer fires at the resume, and
+//!   the lease is lost before anything else runs.
+//! - *An operator asks the holder to finish*: the keeper is told with the next renewal, or at once where the store can
+//!   push. It keeps renewing, so that the work has time to end by itself.
+//! - *The work is stuck*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
+//!   alive. If this machine saw none for the whole timeout, the store is read before the work counts as stalled.
 //!   Without a gate, a keeper renews as long as its process lives.
-//! - *The process is stopped or dies*: nobody renews, and the lease expires by itself. Whoever supervises children must
-//!   watch from another process (the command's dead-man does).
+//! - *The process is stopped or dies*: nobody renews, and the lease expires by itself. A supervisor of child processes
+//!   must watch from another process (the command's dead-man does).
 //!
 //! Promise: [`Keeper::lost`] resolves before anybody else can be granted the lease, if this process is running.
-//! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
+//! Non-promise: a process that is not running learns nothing; that is why writes go through a guard.
 
 use crate::clock::Moment;
 use crate::distribution::{Distribution, REQUESTS};
@@ -40,16 +41,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// How long work must last before the keeper listens to the store.
+/// How long after its start the keeper begins to watch the store.
 const LISTEN_AFTER: Duration = Duration::from_millis(250);
-/// For how long hints are ignored after a write of our own, and the least time between two reads: a store that many share
-/// hints often.
+/// How long hints are ignored after a write of our own, and the least time
+/// between two reads: a store that many processes share hints often.
 const DEAF: Duration = Duration::from_millis(250);
 
 /// Whether a keeper still holds its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Holding, at least until then.
+    /// Held, at least until then.
     Held {
         /// The end of the trust window.
         trust_until: Moment,
@@ -68,7 +69,7 @@ pub enum Loss {
     OutOfTime(String),
     /// There was no evidence of progress for too long, so it was not renewed.
     Stalled {
-        /// How long there was none.
+        /// How long there was no evidence.
         quiet_for: Duration,
     },
 }
@@ -83,13 +84,13 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Makes renewal depend on evidence that the work moves.
+/// Makes renewal depend on evidence that the work makes progress.
 #[derive(Clone)]
 pub struct ProgressGate {
-    /// How long there may be no evidence.
+    /// How long evidence may be missing.
     pub timeout: Duration,
     /// The latest moment at which there was evidence on this machine (output, a touched file). Progress reported
-    /// through the store counts too, and need not be given here.
+    /// through the store counts too, and need not be included.
     pub evidence: Arc<dyn Fn() -> Option<Moment> + Send + Sync>,
 }
 
@@ -99,7 +100,7 @@ impl fmt::Debug for ProgressGate {
     }
 }
 
-/// Renews a grant in the background. Dropped, it stops renewing and the lease expires by itself.
+/// Renews a grant in the background. If it is dropped, renewing stops and the lease expires by itself.
 ///
 /// ```
 /// use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};
@@ -171,7 +172,7 @@ impl<T: Tenancy> Keeper<T> {
         Keeper { standing, trouble, asked, renewals, stop: Some(stop), task: Some(task) }
     }
 
-    /// Its standing now and, through the receiver, every change.
+    /// The standing now and, through the receiver, every change.
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.clone()
     }
@@ -181,13 +182,13 @@ impl<T: Tenancy> Keeper<T> {
         self.trouble.borrow().clone()
     }
 
-    /// Who asks the holder to finish, if anybody does, and, through the receiver, every new request. The lease is renewed on,
-    /// so that there is time to finish.
+    /// The operator's request to finish, if there is one, and, through the receiver, every new request. Renewing
+    /// continues, so that there is time to finish.
     pub fn asked(&self) -> watch::Receiver<Option<Drain>> {
         self.asked.clone()
     }
 
-    /// Resolves when an operator asks the holder to finish; never if nobody does.
+    /// Resolves when an operator asks the holder to finish.
     pub async fn asked_to_finish(&self) -> Drain {
         asked_to_finish(&self.asked).await
     }
@@ -231,7 +232,7 @@ impl<T: Tenancy> Drop for Keeper<T> {
     }
 }
 
-/// Resolves when there is a request to finish; never if there is none.
+/// Resolves when there is a request to finish. If the keeper ends first, it never resolves.
 pub async fn asked_to_finish(asked: &watch::Receiver<Option<Drain>>) -> Drain {
     let found = asked.clone().wait_for(Option::is_some).await.ok().and_then(|drain| drain.clone());
     match found {
@@ -240,7 +241,7 @@ pub async fn asked_to_finish(asked: &watch::Receiver<Option<Drain>>) -> Drain {
     }
 }
 
-/// What those who go by the keeper hear.
+/// What the keeper publishes to its users.
 struct Told {
     publish: watch::Sender<Standing>,
     trouble: watch::Sender<Option<String>>,
@@ -254,7 +255,7 @@ struct Renewals<T> {
     told: Told,
     last_evidence: Moment,
     judge_again: Moment,
-    /// Notified when the record may have changed: an operator may have taken the lease away, or ask for it.
+    /// Notified when the record may have changed: an operator may have taken the lease away, or asked for it.
     changed: Arc<Notify>,
     _hints: Hints,
 }
@@ -264,7 +265,7 @@ impl<T: Tenancy> Renewals<T> {
         let now = tenancy.clock().now();
         let (clock, opening, changed) = (tenancy.clock().clone(), tenancy.watch(), Arc::new(Notify::new()));
         let opening = async move {
-            // Short work ends before anybody could take its lease away, so listening would be wasted.
+            // Short work ends before anybody could take its lease away, so watching would be wasted.
             clock.sleep_until(clock.now() + LISTEN_AFTER).await;
             opening.await
         };
@@ -276,7 +277,8 @@ impl<T: Tenancy> Renewals<T> {
         let clock = self.tenancy.clock().clone();
         let period = self.tenancy.ttl().get() / 3;
         let retry = (self.tenancy.ttl().get() / 12).min(Duration::from_secs(5));
-        // Two renewals may fail in what is left of the window, which is less than a TTL if the grant is not fresh.
+        // Leaves time for two failed renewals in the rest of the window, which
+        // is less than a TTL if the grant is not fresh.
         let left = self.tenancy.trust_until().saturating_since(clock.now());
         let mut next = clock.now() + if left < period * 2 { left / 3 } else { period };
         let (mut deaf_until, mut looked) = (clock.now(), clock.now());
@@ -298,7 +300,7 @@ impl<T: Tenancy> Renewals<T> {
             if look_at.is_some_and(|at| clock.now() >= at) {
                 (look_at, looked) = (None, clock.now());
                 if self.has_news(end).await {
-                    // The next renewal finds out what it is.
+                    // The next renewal finds out what changed.
                     next = clock.now();
                 }
             }
@@ -306,7 +308,7 @@ impl<T: Tenancy> Renewals<T> {
                 match self.judge(end).await {
                     Ok(None) => {}
                     Ok(Some(loss)) => return loss,
-                    // Whether there was progress is unknown: neither a reason to renew nor one to give up early.
+                    // Whether there was progress is unknown: that is no reason to renew, and none to give up early.
                     Err(error) => {
                         self.told.trouble.send_replace(Some(error.to_string()));
                         self.judge_again = clock.now() + retry;
@@ -328,7 +330,7 @@ impl<T: Tenancy> Renewals<T> {
             let took = clock.now().saturating_since(asked);
             self.told.answers.lock().add(REQUESTS, took);
             match renewed {
-                // The machine may have slept between the answer and now. Once the window has ended, the work has
+                // The machine may have slept between the answer and now. Once the window has ended, the work has been
                 // stopped, so a later answer comes too late.
                 Ok(()) if clock.now() >= end => {
                     return Loss::OutOfTime("the store's answer came after the window had ended".into());
@@ -339,7 +341,8 @@ impl<T: Tenancy> Renewals<T> {
                     // The hint of our own write is on its way.
                     deaf_until = clock.now() + DEAF;
                 }
-                // A lease that has moved to another store is granted there: trying again could only lead to a second run.
+                // A lease that has moved to another store is granted there.
+                // Trying again could only lead to a second run.
                 Err(error) if matches!(error.kind(), Kind::Lost | Kind::Moved) => {
                     return Loss::Moved(error.to_string());
                 }
@@ -359,15 +362,15 @@ impl<T: Tenancy> Renewals<T> {
         }
     }
 
-    /// When the next renewal is due. If the window is far too short, because the store's clock was set forward, the keeper
-    /// renews at once. (With a slow store it is that short only if each answer takes longer than a period.)
+    /// When the next renewal is due. If the window is far too short, because the store's clock was set forward, the
+    /// keeper renews at once. (With a slow store it is that short only if each answer takes longer than a period.)
     fn after_renewal(&self, asked: Moment, period: Duration) -> Moment {
         let (now, end) = (self.tenancy.clock().now(), self.tenancy.trust_until());
         let missing = (asked + self.tenancy.ttl().get()).saturating_since(end);
         if missing > period { now } else { (asked + period).min(now + end.saturating_since(now) / 3) }
     }
 
-    /// Whether the record shows something new to us. A record that cannot be read shows nothing.
+    /// Whether the record shows something new. A record that cannot be read shows nothing.
     async fn has_news(&self, end: Moment) -> bool {
         tokio::select! {
             biased;
@@ -376,7 +379,7 @@ impl<T: Tenancy> Renewals<T> {
         }
     }
 
-    /// When the lack of evidence is to be judged next; never without a gate.
+    /// When to check the evidence next; never without a gate.
     fn judge_at(&self) -> Moment {
         match &self.gate {
             Some(gate) => (self.last_evidence + gate.timeout).max(self.judge_again),
@@ -384,8 +387,8 @@ impl<T: Tenancy> Renewals<T> {
         }
     }
 
-    /// Looks for evidence, first on this machine, then in the store: a worker may have reported there since the last renewal,
-    /// and giving up without reading that would end work that makes progress.
+    /// Looks for evidence, first on this machine, then in the store. A worker may have reported there since the last
+    /// renewal, and giving up without that read would end work that makes progress.
     async fn judge(&mut self, end: Moment) -> Result<Option<Loss>> {
         let Some(gate) = &self.gate else { return Ok(None) };
         let clock = self.tenancy.clock().clone();

@@ -5,13 +5,13 @@
 //! is written to refuses smaller ones.
 //!
 //! - [`Coordinator`] acquires, renews and releases leases in any [`Store`].
-//! - [`Keeper`] renews a grant in the background and says the moment it is lost.
+//! - [`Keeper`] renews a grant in the background and tells when it is lost.
 //! - [`lease::protocol::decide`] is the one pure function behind both, [`item::protocol::decide`] its twin for queues.
 //! - [`guard`] has the predicate that every guarded resource applies.
 //!
 //! What is promised, and what is not, is in `docs/guarantees.md`. Stores are in `leasehold-stores`, guards in
-//! `leasehold-guards`, queues and schedules in `leasehold-work`, the command in `leasehold-cli`. This crate is what they are
-//! built on, and may change with any release.
+//! `leasehold-guards`, queues and schedules in `leasehold-work`, the command in `leasehold-cli`. All of them are built
+//! on this crate, which may change with any release.
 //!
 //! ```
 //! use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};

@@ -1,6 +1,6 @@
-//! A store in front of another, that measures how long its answers take.
+//! A wrapper around a store that measures how long its answers take.
 //!
-//! Promise: every call goes to the same call of the store behind, and its duration is counted, whatever the answer.
+//! Promise: every call is passed on unchanged to the inner store, and its duration is counted, whatever the answer.
 //! Non-promise: a call that is dropped before its answer is not counted.
 
 use crate::distribution::{Distribution, REQUESTS};
@@ -13,7 +13,7 @@ use leasehold_system::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What was asked of a store, and how long the answers took. Clones share the numbers.
+/// How long a store took to answer, by operation. Clones share the numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Requests(Arc<Mutex<BTreeMap<&'static str, Distribution>>>);
 

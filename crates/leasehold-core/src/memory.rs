@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// When a memory store's clock starts, so that timestamps look like real ones.
+/// When a memory store's clock starts, in milliseconds since 1970, so that timestamps look like real ones.
 const BEGINNING_MS: u64 = 1_700_000_000_000;
 
-/// Records in memory. Clones share them.
+/// Records in memory. Clones share the records.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     contents: Arc<Mutex<Contents>>,
@@ -52,7 +52,7 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that tells this clock's time.
+    /// An empty store with this clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         MemoryStore { contents: Arc::default(), clock }
     }

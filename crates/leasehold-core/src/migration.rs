@@ -1,14 +1,14 @@
-//! Whether a whole namespace lives here: one small record, by which a migration excludes other migrations and keeps new names
-//! from being created meanwhile, in the old store and in the new one.
+//! Whether a whole namespace lives here: one small record. By it a migration excludes other migrations, and keeps new
+//! names from being created meanwhile, in the old store and in the new one.
 //!
 //! Promise:
 //! - Two migrations of one namespace, or into one, never run at once.
 //! - The mark turns from *moving* to *moved* in one swap. From then on a migration can no longer be given up.
-//! - A migration that was given up is never resumed, even by a process that was asleep.
+//! - A migration that was given up is never resumed, even by a process that was suspended.
 //! - The writer of a record's first version reads the mark before it writes and again after. Either the migration sees the
 //!   record, or the writer sees the mark and takes the record back.
 //!
-//! Non-promise: it says nothing about a single lease; the lease's own record does.
+//! Non-promise: it does not say where a single lease is; the lease's own record does.
 
 use crate::cell::Fate;
 use crate::clock::{Clock, SystemClock};
@@ -31,16 +31,16 @@ const MAX_ATTEMPTS: u32 = 8;
 /// How many migrations that were given up are remembered.
 const MAX_GIVEN_UP: usize = 64;
 
-/// One migration, as its marks name it.
+/// One migration, as its marks describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
     /// Its own random number.
     pub number: Nonce,
     /// The old store, without its secrets.
     pub from: Address,
-    /// The new one.
+    /// The new store, without its secrets.
     pub to: Address,
-    /// Who began it.
+    /// The operator who began it.
     pub by: Who,
 }
 
@@ -50,13 +50,13 @@ pub struct Migration {
 pub struct Mark {
     /// Whether it leaves or arrives, and the other store.
     pub state: Relocation,
-    /// This store's address, as the migration was given it.
+    /// The address of this store, as the migration was told.
     pub here: Address,
     /// Who began the migration.
     pub by: Who,
     /// When, in this store's time.
     pub since: Timestamp,
-    /// Everything is in the other store, and the migration has nothing left to do.
+    /// Set when everything is in the other store, and the migration has nothing left to do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub finished: bool,
 }
@@ -70,7 +70,7 @@ impl Mark {
         }
     }
 
-    /// The error of a migration that somebody else is giving up.
+    /// The error for a migration that somebody else is giving up.
     pub fn given_up(&self) -> Error {
         let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, give \
                        it up again, and then start over";
@@ -102,17 +102,18 @@ impl Mark {
     }
 }
 
-/// The record.
+/// The namespace's record: its marks, and the migrations that were given up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Marks {
     /// Set when the namespace is moving to another store, or has moved there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Mark>,
-    /// Set while another store's records come in.
+    /// Set while another store's records arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arriving: Option<Mark>,
-    /// Migrations from here that were given up, or began to be, the latest last. None of them can continue.
+    /// Migrations from here that were given up, or that somebody began to give
+    /// up, latest last. None of them can continue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given_up: Vec<Nonce>,
     /// New for each write, so that no two records are equal.
@@ -120,22 +121,22 @@ pub struct Marks {
     tag: Option<Nonce>,
 }
 
-/// The record as it was read.
+/// The record, as it was read.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// What is there.
+    /// The record; the default one if there is none.
     pub marks: Marks,
-    /// The store's time.
+    /// The store's time when it was read.
     pub now: Timestamp,
 }
 
 impl Seen {
-    /// Refuses to create a name in a namespace that is leaving or has left, or into which another one is moving.
+    /// Refuses to create a name in a namespace that is leaving or has left, or into which another namespace is moving.
     pub fn check(&self, what: &str) -> Result<()> {
         self.check_for(what, None)
     }
 
-    /// The same for a migration, which its own mark does not stop.
+    /// The same for a migration, which its own mark does not block.
     pub fn check_for(&self, what: &str, migration: Option<Nonce>) -> Result<()> {
         let marks = [&self.marks.arriving, &self.marks.leaving];
         let in_the_way = |mark: &&Mark| Some(mark.state.migration()) != migration;
@@ -145,29 +146,29 @@ impl Seen {
 }
 
 impl Marks {
-    /// Whether everything has moved to another store. What was written here since then does not count.
+    /// Whether everything has moved to another store. What was written here since does not count.
     pub fn has_left(&self) -> bool {
         self.leaving.as_ref().is_some_and(|mark| matches!(mark.state, Relocation::Moved { .. }))
     }
 
-    /// Whether a migration from here was given up, or began to be.
+    /// Whether a migration from here was given up, or somebody began to give it up.
     pub fn has_given_up(&self, migration: Nonce) -> bool {
         self.given_up.contains(&migration)
     }
 
-    /// Refuses a migration into this namespace if another one is in the way.
+    /// Refuses a migration into this namespace if another one blocks it.
     pub fn may_receive(&self, migration: Nonce) -> Result<()> {
         let leaving = self.leaving.iter().filter(|mark| !mark.finished);
         let others = self.arriving.iter().filter(|mark| mark.state.migration() != migration);
         others.chain(leaving).next().map_or(Ok(()), |mark| Err(in_the_way("TO", Some(mark))))
     }
 
-    /// Refuses a migration from this namespace while another one comes in.
+    /// Refuses a migration from this namespace while another one arrives.
     pub fn may_leave(&self) -> Result<()> {
         self.arriving.as_ref().map_or(Ok(()), |mark| Err(in_the_way("FROM", Some(mark))))
     }
 
-    /// The marks after a step of a departure; an error if another migration is in the way.
+    /// The marks after a step of a departure; an error if another migration blocks it.
     fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Marks>> {
         let first = || migration.mark(now);
         if let (Step::Leave { .. } | Step::Depart, true) = (step, self.has_given_up(migration.number)) {
@@ -186,7 +187,7 @@ impl Marks {
         }
     }
 
-    /// The marks once a migration from here is given up; an error if it has moved everything already.
+    /// The marks after a migration from here is given up; an error if everything has already moved.
     fn give_up(&self, migration: Nonce) -> Result<Option<Marks>> {
         let ours = self.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
         if let Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) = ours {
@@ -200,7 +201,7 @@ impl Marks {
         Ok(Some(Marks { given_up, ..self.clone() }))
     }
 
-    /// The marks after an arrival begins. A namespace that had left may come home.
+    /// The marks after an arrival begins. A namespace that had left may come back.
     fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Marks>> {
         self.may_receive(migration.number)?;
         let state = Relocation::Arriving { from: migration.from.clone(), migration: migration.number };
@@ -250,14 +251,14 @@ fn document(store: &dyn Store) -> Result<Document<'_, Marks>> {
     Ok(Document::new(store, key, KIND, "the namespace's mark".into()))
 }
 
-/// Reads it. A namespace that nobody ever moved has the default.
+/// Reads the record. A namespace that was never moved has the default.
 pub async fn look(store: &dyn Store) -> Result<Seen> {
     let seen = document(store)?.look(SystemClock.now()).await?;
     Ok(Seen { marks: seen.record, now: seen.anchor.now })
 }
 
-/// The error for a record that is moving or has moved. It names who began the migration and how to end it, if the namespace's
-/// mark can be read.
+/// The error for a record that is moving or has moved. If the namespace's mark
+/// can be read, the error says who began the migration and how to end it.
 pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Error {
     if let Relocation::Moved { .. } = state {
         return relocation::elsewhere(what, state);
@@ -268,7 +269,7 @@ pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Err
     ours.next().map_or_else(|| left_behind(what, state), |mark| mark.refusal(what, seen.now))
 }
 
-/// The error for a record that a sleeping process marked after its migration was given up.
+/// The error for a record that a suspended process marked after its migration was given up.
 fn left_behind(what: &str, state: &Relocation) -> Error {
     let (from, to) = match state {
         Relocation::Arriving { from, .. } => (Some(from.clone()), None),
@@ -283,12 +284,12 @@ pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Res
     change(store, |seen, now| seen.leave(step, migration, now)).await
 }
 
-/// The first step of giving a migration up. From here on it can be neither finished nor started again.
+/// The first step of giving a migration up. From here on it can neither be finished nor continued.
 pub async fn give_up(store: &dyn Store, migration: Nonce) -> Result<()> {
     change(store, |seen, _| seen.give_up(migration)).await
 }
 
-/// The last step of a migration, in the old store. From here on another migration may bring something back.
+/// The last step of a migration, in the old store. From here on another migration may bring records back.
 pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
     change(store, |marks, _| {
         let ours = marks.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
@@ -322,9 +323,9 @@ pub enum Came {
     GivenUp,
 }
 
-/// Decides and swaps. Every step may be repeated, so a write without an answer is.
+/// Decides and swaps. Every step may be repeated, so a write without an answer is repeated.
 async fn change(store: &dyn Store, decide: impl Fn(&Marks, Timestamp) -> Result<Option<Marks>> + Sync) -> Result<()> {
-    // What is there may be visible and not yet durable, so it is written once more.
+    // The record may be visible but not yet durable, so it is written again even if it is unchanged.
     let tagged = |seen: &Marks, now| -> Result<_> {
         let next = decide(seen, now)?.unwrap_or_else(|| seen.clone());
         Ok(Some(Marks { tag: Some(Nonce::random()), ..next }))

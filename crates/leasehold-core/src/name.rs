@@ -1,6 +1,6 @@
 //! Lease names, and the keys under which stores keep records.
 //!
-//! Promise: a name that parsed is safe in a URL and in a log line, and climbs out of no folder. Non-promise: names are compared
+//! Promise: a valid name is safe in a URL and in a log line, and cannot leave a folder. Non-promise: names are compared
 //! byte by byte; `Daily` and `daily` are two leases.
 
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use std::str::FromStr;
 /// The longest name, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
 
-/// Names below this are the leases by which proxies decide which of them is active.
+/// The first segment of the leases by which proxies decide which of them is active.
 pub const PROXY_FOLDER: &str = "proxy";
 
 const ALLOWED: &str =
@@ -31,9 +31,9 @@ const ALLOWED: &str =
 pub struct LeaseName(String);
 
 impl LeaseName {
-    /// What the names of a queue's items begin with, as tokens carry them: `queue/QUEUE/ID`.
+    /// The first segment of an item's lease name in its tokens: `queue/QUEUE/ID`.
     pub const ITEMS: &'static str = "queue";
-    /// What the names of a spool's items begin with: `spool/ID`.
+    /// The same for an item of a spool: `spool/ID`.
     pub const SPOOL_ITEMS: &'static str = "spool";
 
     /// Parses a name, or says which part of it is wrong and what is allowed.
@@ -61,8 +61,8 @@ impl LeaseName {
         Ok(LeaseName(name))
     }
 
-    /// Parses the name of a lease that somebody is to hold: none of those that are reserved, which begin with `queue/`,
-    /// `spool/` or `proxy/`.
+    /// Parses the name of a lease that somebody wants to hold. Refuses the
+    /// reserved names, which begin with `queue/`, `spool/` or `proxy/`.
     ///
     /// ```
     /// use leasehold_core::LeaseName;
@@ -79,7 +79,7 @@ impl LeaseName {
         Ok(name)
     }
 
-    /// The same name, unless it is reserved for the tokens of items: no lease has such a name.
+    /// The same name; an error if it is reserved for the tokens of items. No lease has such a name.
     pub fn of_a_lease(self) -> Result<Self> {
         self.check_lease().map(|()| self)
     }
@@ -105,7 +105,7 @@ impl LeaseName {
     }
 
     /// The name of seat `number` of a lease that several may hold at once. Seat 1 is the lease itself, so that raising
-    /// the limit from one to three never lets a fourth in.
+    /// the limit from one to three never admits a fourth holder.
     pub fn seat(&self, number: u32) -> Result<Self> {
         if number <= 1 { Ok(self.clone()) } else { LeaseName::to_hold(format!("{}/seat-{number}", self.0)) }
     }
@@ -152,15 +152,15 @@ leasehold_system::words! {
         Runs = "runs",
         /// Definitions of scheduled jobs, as schedulers publish them, one record per job. Erased when the job is retired.
         Job = "job",
-        /// What somebody was told about a lease or a queue, one record per name.
+        /// What people were notified of about a lease or a queue, one record per name.
         Watch = "watch",
-        /// One record per queue, which is written to wake workers when there is new work.
+        /// One record per queue, written to wake workers when there is new work.
         Queue = "queue",
-        /// The items of queues. Erased only when an operator purges what is finished.
+        /// The items of queues. Erased only when an operator purges finished ones.
         Item = "item",
         /// The items' positions in line: hints, erased when the item is finished.
         Line = "line",
-        /// The ends of runs' output, in a ring of records for each lease or queue.
+        /// The ends of runs' output, in a ring of records per lease or queue.
         Output = "output",
         /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
         Namespace = "namespace",
@@ -168,14 +168,15 @@ leasehold_system::words! {
         Access = "access",
         /// Requests for runs of jobs, one record per namespace.
         Request = "request",
-        /// Processes that serve, schedule or work, one record each while it lives. Erased at its end, or a day after it was last heard
-        /// of.
+        /// Servers, schedulers and workers, one record each while it lives.
+        /// Erased when it ends, or a day after its last write.
         Presence = "presence",
     }
 }
 
 impl Shelf {
-    /// Whether nothing on this shelf is ever erased, because forgetting it would admit an old epoch or a former store again.
+    /// Whether nothing on this shelf is ever erased, because without it an old
+    /// epoch or a store that has moved would be accepted again.
     pub const fn is_permanent(self) -> bool {
         matches!(self, Shelf::Lease | Shelf::Fence | Shelf::Namespace)
     }

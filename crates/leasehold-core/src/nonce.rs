@@ -1,4 +1,4 @@
-//! The 128-bit random number that tells two grants apart: the only file that draws randomness.
+//! The 128-bit random number that tells two grants apart. This is the only file that draws randomness.
 
 use crate::codec;
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ impl Nonce {
     /// A fresh nonce from the operating system.
     ///
     /// # Panics
-    /// If the operating system has no randomness to give; nothing can be done safely then.
+    /// If the operating system cannot provide randomness; nothing can be done safely then.
     #[allow(clippy::disallowed_methods)]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
@@ -27,7 +27,7 @@ impl Nonce {
         Nonce(value)
     }
 
-    /// The nonce for the `index`th of several names that one request asks for: each name is asked for under its own.
+    /// The nonce for the `index`th of several names in one request: each name has its own.
     pub(crate) const fn nth(self, index: usize) -> Self {
         Nonce(self.0.wrapping_add(index as u128))
     }
@@ -38,7 +38,7 @@ impl Nonce {
     }
 }
 
-// Written without a copy, because a full record has thirty of them.
+// Written without an intermediate copy, because a full record has thirty of them.
 impl Serialize for Nonce {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -97,16 +97,16 @@ impl<'de> Deserialize<'de> for Nonce {
     }
 }
 
-/// The identity of one line of epochs: 128 random bits, made with a record's first write.
+/// The identity of one line of epochs: 128 random bits, created with a record's first write.
 ///
-/// Two leases of one name, in two stores or in one that was lost and created again, both count from 1, so their epochs cannot
-/// be compared. A guard tells them apart by their lineage. Copies of a store and migrated records keep it.
+/// Two leases of one name, in two stores or in one that was lost and created again, both count from 1, so their epochs
+/// cannot be compared. A guard tells them apart by their lineage. Copies of a store and migrated records keep it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lineage(Nonce);
 
 impl Lineage {
-    /// A new line of epochs, in case a request writes a record's first version.
+    /// A new lineage, used if a request writes a record's first version.
     pub fn random() -> Self {
         Lineage(Nonce::random())
     }
@@ -143,14 +143,14 @@ impl FromStr for Lineage {
 pub struct Jitter(u64);
 
 impl Jitter {
-    /// A sequence of its own for each seed.
+    /// One sequence for each seed.
     pub fn new(seed: Nonce) -> Self {
         Jitter((seed.0 as u64) | 1)
     }
 
     /// A number below `bound` (which must not be zero).
     pub fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64: enough to spread contenders out.
+        // xorshift64: enough to spread contenders.
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

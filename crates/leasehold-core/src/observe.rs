@@ -1,8 +1,8 @@
-//! The steps of a guard, a spool or the proxy, announced before each is taken, so that tests can stop, kill or fail a
-//! process there.
+//! The steps of a guard, a spool or the proxy, announced before each is taken,
+//! so that tests can stop, kill or fail a process there.
 //!
-//! Promise: without an observer a step costs nothing. Non-promise: this is no public interface; each user of it names
-//! its own steps, by an enum.
+//! Promise: without an observer a step costs nothing. Non-promise: this is not
+//! a public interface; each user of it names its own steps, by an enum.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ impl<Step, F: Fn(Step) -> io::Result<()> + Send + Sync> Observer<Step> for F {
 pub struct Observed<Step>(Option<Arc<dyn Observer<Step>>>);
 
 impl<Step> Observed<Step> {
-    /// Announces to nobody.
+    /// Announces to no observer.
     pub const NOBODY: Self = Observed(None);
 
     /// Announces to this observer.
@@ -32,12 +32,12 @@ impl<Step> Observed<Step> {
         Observed(Some(observer))
     }
 
-    /// Announces a step that fails if the observer says so.
+    /// Announces a step, which fails if the observer returns an error.
     pub fn reach(&self, step: Step) -> io::Result<()> {
         self.0.as_ref().map_or(Ok(()), |observer| observer.reach(step))
     }
 
-    /// Announces a step that an observer can stop, but not fail.
+    /// Announces a step at which an observer can stop the process, but which it cannot fail.
     pub fn announce(&self, step: Step) {
         let _ = self.reach(step);
     }

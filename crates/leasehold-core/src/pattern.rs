@@ -1,16 +1,16 @@
 //! A pattern of names, as people write it in settings and flags: of leases, jobs and queues.
 //!
-//! Promise: every place that takes a pattern takes this one. Matching never takes longer than the pattern's length times the
-//! name's.
+//! Promise: every setting that takes a pattern takes this one. Matching takes
+//! at most the pattern's length times the name's.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest pattern: as long as the longest name, and some more.
+/// The longest pattern, in bytes: the longest name and some more.
 const MAX_BYTES: usize = 256;
 
-/// A name, in which `*` stands for any characters, also for none and for `/`, and `?` for one.
+/// A name in which `*` stands for any number of characters, `/` included, and `?` for one character.
 ///
 /// ```
 /// use leasehold_core::NamePattern;
@@ -22,37 +22,37 @@ const MAX_BYTES: usize = 256;
 pub struct NamePattern(String);
 
 impl NamePattern {
-    /// What names begin with this if it has neither `*` nor `?`; otherwise what it says.
+    /// The text as a pattern; if it has neither `*` nor `?`, it matches every name that begins with it.
     pub fn or_prefix(text: &str) -> Result<Self> {
         let pattern: NamePattern = text.parse()?;
         Ok(if text.contains(['*', '?']) { pattern } else { NamePattern(format!("{text}*")) })
     }
 
-    /// Whether the whole name is like it.
+    /// Whether the pattern matches the whole name.
     pub fn matches(&self, name: &str) -> bool {
         is_like(&self.0, name)
     }
 
-    /// Whether it surely matches every name that the other one matches. Of some pairs that differ only in the order of `*` and `?`
-    /// it is not sure.
+    /// Whether it surely matches every name that the other one matches. For some pairs
+    /// that differ only in the order of `*` and `?` it says no although it does.
     pub fn covers(&self, other: &NamePattern) -> bool {
         is_like_by(&self.0, &other.0, |wanted, found| match found {
-            // Any number of characters: only another `*` takes them.
+            // Any number of characters: only another `*` covers that.
             '*' => false,
             found => wanted == '?' || wanted == found,
         })
     }
 }
 
-/// Whether the whole text is like a pattern in which `*` stands for any characters and `?` for one.
+/// Whether the pattern matches the whole text. `*` stands for any number of characters and `?` for one.
 pub fn is_like(pattern: &str, text: &str) -> bool {
     is_like_by(pattern, text, |wanted, found| wanted == '?' || wanted == found)
 }
 
-/// The same, where `fits` says whether a character of the pattern takes one of the text.
+/// The same, where `fits` says whether a character of the pattern matches one of the text.
 fn is_like_by(pattern: &str, text: &str, fits: impl Fn(char, char) -> bool) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), text.chars());
-    // What follows the last `*`, and what of the name it has not taken yet.
+    // The pattern after the last `*`, and the part of the name that this `*` has not taken yet.
     let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
     loop {
         let before = name.clone();
@@ -63,7 +63,8 @@ fn is_like_by(pattern: &str, text: &str, fits: impl Fn(char, char) -> bool) -> b
                 name = before;
             }
             (Some(wanted), Some(found)) if fits(wanted, found) => {}
-            // The last `*` takes one more: an earlier one need not, because it has left the most for what follows.
+            // The last `*` takes one more character. An earlier `*` need not,
+            // because it has left the most for what follows.
             _ => {
                 let Some((after, taken)) = &mut star else { return false };
                 if taken.next().is_none() {
@@ -155,7 +156,7 @@ mod tests {
         assert!(!matches("t?am", "team/a") && matches("t?am*", "team/a") && NamePattern::or_prefix("a b").is_err());
     }
 
-    /// The meaning, as it is defined: slow, and too simple to be wrong.
+    /// The meaning by definition: slow, and too simple to be wrong.
     fn means(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], []) => true,

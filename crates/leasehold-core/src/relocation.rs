@@ -1,8 +1,8 @@
 //! A record that is moving to another store, or has moved there.
 //!
-//! Promise: the steps are one pure function for leases and for queue items. Each is idempotent by its migration's number, so a
-//! migration that died is continued by running it again. Only a migration brings a record back that left. Non-promise: nothing
-//! here reads or writes a store.
+//! Promise: the steps are one pure function for leases and for queue items. Each is idempotent by its migration's
+//! number, so a migration that died is continued by running it again. Only a migration brings back a record that has
+//! left. Non-promise: nothing here reads or writes a store.
 //!
 //! ```text
 //! old store:   here ── Leave ──> moving ── Depart ──> moved        moving ── Stay ──> here
@@ -25,25 +25,25 @@ pub type Address = Line<1000>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Relocation {
-    /// About to leave for another store. Giving the migration up takes this back.
+    /// About to leave for another store. Giving the migration up reverts this.
     Moving {
         /// The store that it goes to.
         to: Address,
-        /// Which migration.
+        /// The migration's own number.
         migration: Nonce,
     },
-    /// Moved to another store, for good.
+    /// Moved to another store, permanently.
     Moved {
         /// The store that it went to.
         to: Address,
-        /// Which migration.
+        /// The migration's own number.
         migration: Nonce,
     },
-    /// Copied from another store, where it has not been marked as moved yet.
+    /// Copied from another store, where it is not marked as moved yet.
     Arriving {
         /// The store that it comes from.
         from: Address,
-        /// Which migration.
+        /// The migration's own number.
         migration: Nonce,
     },
 }
@@ -102,8 +102,8 @@ pub fn elsewhere(what: &str, state: &Relocation) -> Error {
     Error::new(Kind::Unavailable, message).with_remedy(Remedy::Examine)
 }
 
-/// The error for a holder whose lease or item left: that step ended its tenure, and giving the migration up does not restore
-/// it.
+/// The error for a holder whose lease or item has left: that step ended its
+/// tenure, and giving the migration up does not restore it.
 pub fn taken_away(what: &str, state: &Relocation) -> Error {
     match state {
         Relocation::Moved { .. } => elsewhere(what, state),
@@ -119,22 +119,22 @@ pub enum Step {
         /// The store that it goes to.
         to: Address,
     },
-    /// In the old store: the migration was given up, everything is as before.
+    /// In the old store: the migration was given up, and everything is as before.
     Stay,
-    /// In the old store: the new one has it.
+    /// In the old store: the new store has the record.
     Depart,
-    /// In the new store: the old one has marked it as moved, so it may be granted here.
+    /// In the new store: the old store has marked the record as moved, so it may be granted here.
     Settle,
-    /// In the new store: the migration was given up, and the record stays where it came from.
+    /// In the new store: the migration was given up, and the record stays in the old store.
     Withdraw,
 }
 
 /// The result of a step on a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relocated {
-    /// The new state; none is *here*.
+    /// The new state; none means *here*.
     To(Option<Relocation>),
-    /// This migration made the step before.
+    /// This migration has already made the step.
     Already,
     /// The step cannot be made in this state.
     No,

@@ -1,8 +1,8 @@
 //! What to do about an error, as data.
 //!
-//! Promise: the library names no command. A program for people [puts the remedy into words](put_into_words), which follow the
-//! message wherever the error is shown. Non-promise: the library does not know the address of the caller's store; until
-//! [`crate::Error::in_store`] sets it, the words do without.
+//! Promise: the library names no command. A program for people [puts the remedy into words](put_into_words), which
+//! follow the message wherever the error is shown. Non-promise: the library does not know the address of the caller's
+//! store; until [`crate::Error::in_store`] sets it, the words omit it.
 
 use crate::relocation::Address;
 use crate::resolve::Right;
@@ -15,60 +15,60 @@ use std::sync::OnceLock;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Move a lease past an epoch that the store forgot.
+    /// Move a lease past an epoch that the store has lost.
     Advance {
-        /// The lease.
+        /// The lease, in the store that granted the token.
         lease: LeaseName,
-        /// The highest epoch that was seen of it.
+        /// The highest epoch of it that was seen.
         past: Epoch,
-        /// The lineage that it had, and what the store has of it now, if the store was lost.
+        /// If the store was lost: the lineage that the lease had, and the one that the store has for it now.
         back_to: Option<(Lineage, StoredLineage)>,
     },
-    /// Try an item again, past an epoch that the store forgot.
+    /// Try an item again, past an epoch that the store has lost.
     Retry {
-        /// The item, as its tokens name it.
+        /// The lease name in the item's tokens.
         lease: LeaseName,
-        /// The highest epoch that was seen of it.
+        /// The highest epoch of it that was seen.
         past: Epoch,
     },
     /// Give this resource to the lease of the token that was refused.
     Adopt {
-        /// The resource.
+        /// The resource, as its guard names it.
         resource: String,
     },
     /// Give the resource to another lease, if that is intended.
     GiveAway,
     /// Hold a lease for the write itself.
     LeaseTheWrite,
-    /// Examine the store: it knows who began the migration.
+    /// Run `doctor` on the store, which reports who began the migration.
     Examine,
-    /// Examine the spool: that says which permissions to change.
+    /// Run `doctor` on the spool, which reports the permissions to change.
     ExamineSpool {
-        /// Where it is, if that is known.
+        /// Its path, if known.
         path: Option<PathBuf>,
     },
     /// Finish an interrupted migration, or give it up.
     FinishMigration {
         /// The old store.
         from: Address,
-        /// The new one.
+        /// The new store.
         to: Address,
     },
     /// Finish a migration that can no longer be given up.
     CompleteMigration {
         /// The old store.
         from: Address,
-        /// The new one.
+        /// The new store.
         to: Address,
     },
-    /// Give a migration up. The store that is none is the one at hand.
+    /// Give a migration up. `None` stands for the caller's own store.
     AbortMigration {
         /// The old store.
         from: Option<Address>,
-        /// The new one.
+        /// The new store.
         to: Option<Address>,
     },
-    /// Look at the items of this queue, or of any.
+    /// Look at the items of this queue, or of all queues if none.
     ListItems {
         /// The queue.
         queue: Option<String>,
@@ -80,7 +80,7 @@ pub enum Remedy {
     },
     /// Say where the spool is that the token came from.
     NameSpool,
-    /// Start it from a unit of the machine's own.
+    /// Start it from a system unit of the machine.
     StartWithTheMachine,
     /// Install the fence in the database.
     SetUpSql,
@@ -101,10 +101,10 @@ pub enum Remedy {
     WriteTheFile,
 }
 
-/// The lineage of the record that the store has, as far as it is known.
+/// The lineage of the record in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredLineage {
-    /// It has none of that name.
+    /// The store has no record of that name.
     Nothing,
     /// This one.
     Lineage(Lineage),
@@ -120,7 +120,7 @@ impl fmt::Display for StoredLineage {
 }
 
 impl Remedy {
-    /// A guard has seen an epoch that the store, which was restored from an old copy, does not know.
+    /// A guard has seen an epoch that the store, restored from an old copy, does not know.
     pub fn restored(lease: &LeaseName, seen: Epoch) -> Self {
         match Right::of(lease) {
             Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: None },
@@ -128,7 +128,7 @@ impl Remedy {
         }
     }
 
-    /// A guard has seen an epoch of a lineage that the store, which was lost and created again, does not have.
+    /// A guard has seen an epoch of a lineage that the store, lost and created again, does not have.
     pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: StoredLineage) -> Self {
         match Right::of(lease) {
             Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
@@ -137,25 +137,25 @@ impl Remedy {
         }
     }
 
-    /// Whether the address is of the right kind: a spool is not a store.
+    /// Whether the remedy applies to an address of this kind: a spool is not a store.
     pub(crate) fn is_for(&self, address: &str) -> bool {
         let of_spool = matches!(self, Remedy::Retry { lease, .. } if Right::of(lease) == Right::SpoolFile);
         address.starts_with("spool:") == of_spool
     }
 }
 
-/// The words for a remedy, with the store's address if that is known. They follow the message: `; heal with: ...`.
+/// The words for a remedy, with the store's address if known. They follow the message: `; heal with: ...`.
 pub type Words = fn(&Remedy, Option<&str>) -> String;
 
 static WORDS: OnceLock<Words> = OnceLock::new();
 
-/// Shows every error of this process with these words for its remedy. For a program that has commands to name. The first call
-/// counts.
+/// Sets the words for the remedies in all error messages of this process. For
+/// programs that have commands. Only the first call counts.
 pub fn put_into_words(words: Words) {
     let _ = WORDS.set(words);
 }
 
-/// The words for it, if the program has set any.
+/// The words for a remedy; empty if the program has set none.
 pub(crate) fn words(remedy: &Remedy, store: Option<&str>) -> String {
     WORDS.get().map_or_else(String::new, |words| words(remedy, store))
 }

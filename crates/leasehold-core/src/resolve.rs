@@ -1,10 +1,10 @@
 //! From a token to its record, and what that record says about the token.
 //!
-//! A token belongs to a lease, to an item of a queue in the store, or to an item of a spool; its name says which. Every verb,
-//! guard check, proxy and gate asks a [`Resolver`] and gets the same answer for the same token.
+//! A token belongs to a lease, to an item of a queue in the store, or to an item of a spool; its name says which. Every
+//! verb, guard check, proxy and gate asks a [`Resolver`] and gets the same answer for the same token.
 //!
-//! Promise: the answer is what one read of the record shows, and each refusal is worded in one place. Non-promise: it is
-//! out of date when it arrives; a guard decides by its own fence.
+//! Promise: the answer is what one read of the record shows, and each refusal is worded in one place. Non-promise: it
+//! may be out of date when it arrives; a guard decides by its own fence.
 
 use crate::clock::Moment;
 use crate::coordinator::Coordinator;
@@ -56,7 +56,7 @@ impl Right {
 pub enum TokenState {
     /// The token's grant is in force.
     Live(Live),
-    /// It expired, and nobody has been granted it since: writes count, but it cannot be renewed.
+    /// It expired, and there is no newer grant. Writes still count, but it cannot be renewed.
     Expired,
     /// Its holder ended it.
     Ended {
@@ -86,7 +86,7 @@ pub enum TokenState {
 pub struct Live {
     /// How long each renewal lasts.
     pub ttl: Ttl,
-    /// The moment of this machine's clock from which on somebody else may have been granted it.
+    /// The moment on this machine's clock from which somebody else may hold it.
     pub trust_until: Moment,
 }
 
@@ -99,7 +99,7 @@ pub struct Resolved {
     pub epoch: Epoch,
     /// What the record says about the token.
     pub state: TokenState,
-    /// Where the record was looked for, as messages name it.
+    /// Where the record was searched, for messages.
     pub place: String,
 }
 
@@ -113,7 +113,7 @@ pub trait Resolver: fmt::Debug + Send + Sync {
     fn watch(&self, token: &Token) -> Opening;
 }
 
-/// Knows leases only; `leasehold_work::Tokens` knows items too.
+/// Resolves leases only; `leasehold_work::Tokens` resolves items too.
 #[async_trait]
 impl Resolver for Coordinator {
     async fn resolve(&self, token: &Token) -> Result<Resolved> {
@@ -139,14 +139,14 @@ impl Resolver for Coordinator {
     }
 }
 
-/// The caller fills in whether a grant has expired and until when it is trusted.
+/// What a record says about a token, as if its tenure had not expired. The caller checks that, and sets the trust window.
 fn state_of(record: &Ownership, token: &Token) -> TokenState {
     let Some(lineage) = record.lineage else { return TokenState::Missing };
     if lineage != token.lineage {
         return TokenState::OtherLineage { seen: lineage };
     }
     match &record.relocation {
-        // Evicted for the move: that token is over, however the migration ends.
+        // Evicted for the move: that tenure is over, however the migration ends.
         Some(Relocation::Moving { .. } | Relocation::Arriving { .. }) if token.epoch < record.epoch => {}
         Some(relocation) => return TokenState::Moved(relocation.clone()),
         None => {}
@@ -166,7 +166,7 @@ fn state_of(record: &Ownership, token: &Token) -> TokenState {
     }
 }
 
-/// How the lease left an epoch, and where it is now.
+/// How the lease moved on from an epoch, and its present holder.
 fn succession(record: &Ownership, held: Epoch) -> String {
     let next = record.transfers.iter().find(|transfer| transfer.epoch > held);
     let how = next.map(|transfer| transfer.order_told()).unwrap_or_default();
@@ -177,7 +177,7 @@ fn succession(record: &Ownership, held: Epoch) -> String {
 }
 
 impl Resolved {
-    /// The grant, if it is in force: for what needs the lease itself, such as renewing it.
+    /// The grant, if it is in force. For operations that need the lease itself, such as renewing it.
     pub fn in_force(&self, token: &Token) -> Result<Live> {
         match &self.state {
             TokenState::Live(live) => Ok(*live),
@@ -185,8 +185,8 @@ impl Resolved {
         }
     }
 
-    /// Refuses a write that cannot count, before the guarded resource is asked. An expired token still counts by its epoch, until
-    /// a newer one was granted.
+    /// Refuses a write that cannot count, before the guarded resource is asked.
+    /// An expired token still counts by its epoch, until a newer one was granted.
     pub fn may_write(&self, token: &Token, resource: &str) -> Result<()> {
         match &self.state {
             TokenState::Live(_) | TokenState::Expired => Ok(()),

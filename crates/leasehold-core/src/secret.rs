@@ -1,20 +1,20 @@
-//! How an address that may contain a secret is shown, and where secrets are handed over.
+//! How an address that may contain a secret is shown, and where secrets are read from.
 //!
-//! Promise: shown as `***` are the password of a URL, a user without a password where a token may stand, and the value of a
-//! field whose name suggests a secret, wherever in a text the URL is. Non-promise: a secret in a path, in a fragment or in a
-//! field with another name is not recognised.
+//! Promise: these are shown as `***`, wherever in a text a URL is: its password, a user without a password where a
+//! token may stand, and the value of a field whose name suggests a secret. Non-promise: a secret in a path, in a
+//! fragment or in a field with another name is not recognised.
 
 use crate::error::{Error, Kind, Result};
 use std::fmt;
 use std::io::Read;
 
-/// What a secret looks like.
+/// What is shown in place of a secret.
 pub const HIDDEN: &str = "***";
 
-/// Words in the names of fields whose values are not shown.
+/// Words in the names of fields whose values are hidden.
 const SECRETS: [&str; 5] = ["pass", "pwd", "secret", "token", "key"];
 
-/// Text without the secrets of the URLs in it.
+/// Text with the secrets in its URLs hidden.
 ///
 /// ```
 /// use leasehold_core::secret::redacted;
@@ -47,7 +47,7 @@ pub fn redacted(text: &str) -> String {
     shown
 }
 
-/// The part before the `@`. `may_be_token`: what stands there alone may be a token, not a name.
+/// The part before the `@`, with its secret hidden. `may_be_token`: a user without a password may be a token.
 pub fn login(text: &str, may_be_token: bool) -> String {
     match text.split_once(':') {
         Some(("", _)) if may_be_token => HIDDEN.to_owned(),
@@ -57,7 +57,7 @@ pub fn login(text: &str, may_be_token: bool) -> String {
     }
 }
 
-/// The fields after the `?`.
+/// The fields after the `?`, with their secrets hidden.
 pub fn query(text: &str) -> String {
     let show = |field: &str| match field.split_once('=') {
         Some((name, _)) if is_secret(name) => format!("{name}={HIDDEN}"),
@@ -84,12 +84,12 @@ fn is_secret(name: &str) -> bool {
 pub struct WebUrl(String);
 
 impl WebUrl {
-    /// The whole text, to be sent to and shown to nobody.
+    /// The whole address. Send it, but never print it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The host, and its port if it says one: all of it that may be shown.
+    /// The host, with its port if given: the only part that may be shown.
     pub fn host(&self) -> &str {
         let rest = self.0.split_once("://").map_or("", |(_, rest)| rest);
         &rest[..rest.find(['/', '?']).unwrap_or(rest.len())]
@@ -119,7 +119,7 @@ impl std::str::FromStr for WebUrl {
 
     fn from_str(text: &str) -> Result<Self> {
         let form = "use https://HOST/PATH or http://HOST/PATH, without a user, a space or a `#`";
-        // A text that is no URL may be a secret in the wrong place.
+        // A text that is not a URL may be a secret in the wrong place.
         let wrong = || Error::invalid("url", HIDDEN, form);
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).ok_or_else(wrong)?;
         let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
@@ -146,11 +146,12 @@ impl fmt::Debug for WebUrl {
     }
 }
 
-/// The longest secret in a file, in bytes.
+/// The largest file of a secret, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// A secret that whoever started us hands over: what the variable `NAME` says, or else [`in_file_of`] it. An empty variable does
-/// not count. The variable comes first, so that a process can hand a secret on to another, whatever it inherited.
+/// A secret from the environment: the value of the variable `NAME`, or else the file
+/// that [`in_file_of`] reads. An empty variable does not count. The variable comes
+/// first, so that a process can pass a secret on to another, whatever it inherited.
 pub fn variable(name: &str) -> Result<Option<String>> {
     match text_of(name)? {
         Some(found) => Ok(Some(found)),
@@ -158,7 +159,8 @@ pub fn variable(name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The text of the file that the variable `NAME_FILE` names, without the end of the line; none if there is none, or it is empty.
+/// The text of the file that the variable `NAME_FILE` names, without the line
+/// end; none if the variable is not set or the text is empty.
 pub fn in_file_of(name: &str) -> Result<Option<String>> {
     let file = format!("{name}_FILE");
     let Some(path) = text_of(&file)? else { return Ok(None) };

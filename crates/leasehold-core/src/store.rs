@@ -1,7 +1,7 @@
 //! The contract of a store: where records are kept.
 //!
-//! A store is dumb: it reads, compares and swaps, and tells the time. It decides nothing about ownership.
-//! Users meet [`crate::Coordinator`]; this trait is for those who write a store.
+//! A store is simple: it reads, compares and swaps, and tells the time. It decides nothing about ownership.
+//! Applications use [`crate::Coordinator`]; this trait is for authors of stores.
 
 use crate::error::{Error, Kind, Result};
 use crate::item::protocol::Request as ItemRequest;
@@ -16,70 +16,70 @@ use std::str::FromStr;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A store's tag of one stored value. Opaque: only the store that gave it reads it.
+/// A store's tag of one stored value. Opaque: only the store that issued it interprets it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
 
 impl Revision {
-    /// A fresh number for a store that keeps records in a table: 62 random bits, never negative. A count would not do: a server
-    /// that lost its last writes would count the same numbers again. Then a forgotten holder would find its own revision on
-    /// its successor's record, and renew over it.
+    /// A fresh number for a store that keeps records in a table: 62 random bits, never negative. A counter would not
+    /// do: a server that lost its last writes would issue the same numbers again. Then a forgotten holder would find
+    /// its own revision on its successor's record, and renew over it.
     pub fn random_number() -> i64 {
         (Nonce::random().as_u128() >> 66) as i64
     }
 
-    /// Its number; none for one that such a store never gave.
+    /// Its number; none if it is not a number.
     pub fn number<N: FromStr>(&self) -> Option<N> {
         self.0.parse().ok()
     }
 }
 
-/// A stored value and its tag.
+/// A stored value and its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned {
-    /// The value.
+    /// The value, as it was written.
     pub bytes: Vec<u8>,
-    /// Its tag, to be expected by the next [`Change`].
+    /// Its revision, to be expected by the next [`Change`].
     pub revision: Revision,
 }
 
-/// A change of one record, and of others along with it.
+/// A change of one record, and of others in the same step.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
-    /// The record.
+    /// The key of the record.
     pub key: &'a Key,
-    /// The revision that it must have for anything to happen; none if it must not be there.
+    /// The revision that the record must have for the change to apply; none if it must not exist.
     pub expected: Option<&'a Revision>,
-    /// What becomes of it.
+    /// What becomes of the record.
     pub next: Next<'a>,
-    /// What changes along with it, if and only if it does: all of it or nothing, seen by others and made durable in one step.
+    /// Other changes, applied if and only if this one is: all or nothing, visible and durable in one step.
     pub along: Along<'a>,
-    /// Whether watchers are to be notified. If not, a store for which hints are costly may skip them.
+    /// Whether to notify watchers. If not, a store for which hints are costly may skip them.
     pub notify: bool,
-    /// The request that it comes from.
+    /// The request behind it.
     pub verb: Verb<'a>,
 }
 
-/// The request that a change comes from.
+/// The request behind a change.
 ///
-/// A store writes the bytes of a change and ignores this. A server ([`Capabilities::by_verbs`]) is sent the request alone: it
-/// decides for itself, on the record that it has, and writes what it decided. So a client can never write a record of its own
-/// making.
+/// A store writes the bytes of a change and ignores this. A server ([`Capabilities::by_verbs`])
+/// is sent only the request: it decides by itself, on the record that it has, and writes what
+/// it decided. So a client can never write a record that it built.
 #[derive(Debug, Clone, Copy)]
 pub enum Verb<'a> {
-    /// A change that is only for those who have the store itself. A server refuses it.
+    /// Only for processes that have the store itself. A server refuses it.
     Direct,
     /// A request on a lease.
     Lease(&'a LeaseRequest),
     /// A request on an item.
     Item(&'a ItemRequest),
-    /// A new item, unless it is there.
+    /// A new item, unless it exists.
     Add(&'a Item),
-    /// An item that was just added is taken back, unless something has happened to it.
+    /// Take back an item that was just added, unless something has happened to it.
     TakeBack,
-    /// A finished item is removed.
+    /// Remove a finished item.
     Purge,
-    /// The record as it is, written once more, because the answer to an earlier write was lost.
+    /// Write the record again unchanged, because the answer to an earlier write was lost.
     Confirm,
     /// A record that decides nothing about who holds what: counters, journals, kept output, definitions of jobs.
     Document,
@@ -95,7 +95,7 @@ pub enum Next<'a> {
 }
 
 impl<'a> Next<'a> {
-    /// The value that it has then, if any.
+    /// The new value; none if erased.
     pub const fn value(self) -> Option<&'a [u8]> {
         match self {
             Next::Put(value) => Some(value),
@@ -104,12 +104,12 @@ impl<'a> Next<'a> {
     }
 }
 
-/// What changes along with a record. Watchers are not notified of it.
+/// What changes in the same step as a record. Watchers are not notified of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Along<'a> {
-    /// Stored, with the revision that the change gives, unless the key has a value.
+    /// Stored with the revision that the change gets, unless the key has a value already.
     pub put: Option<(&'a Key, &'a [u8])>,
-    /// Erased, if it is there.
+    /// Erased, if it exists.
     pub erase: Option<&'a Key>,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Change<'a> {
         Change { next: Next::Erase, ..Change::put(key, Some(expected), &[]) }
     }
 
-    /// Refuses what no store may do, and what this one cannot. Every [`Store::write`] begins with it.
+    /// Refuses what no store may do, and what this one cannot. Every [`Store::write`] calls it first.
     pub fn check(&self, store: &Capabilities) -> Result<()> {
         let erased = matches!(self.next, Next::Erase).then_some(self.key);
         for key in erased.into_iter().chain(self.along.erase) {
@@ -144,7 +144,7 @@ impl<'a> Change<'a> {
 }
 
 impl Along<'_> {
-    /// Whether there is anything.
+    /// Whether it contains any change.
     pub const fn is_some(&self) -> bool {
         self.put.is_some() || self.erase.is_some()
     }
@@ -153,7 +153,7 @@ impl Along<'_> {
 /// The part of a shelf to list.
 #[derive(Debug, Clone, Copy)]
 pub struct Range<'a> {
-    /// It begins just after this name.
+    /// Only names after this one.
     pub after: Option<&'a LeaseName>,
     /// How many entries to skip first.
     pub skip: usize,
@@ -162,7 +162,7 @@ pub struct Range<'a> {
 }
 
 impl<'a> Range<'a> {
-    /// At most so many entries from just after a name.
+    /// At most `limit` entries whose names come after `after`.
     pub const fn new(after: Option<&'a LeaseName>, limit: usize) -> Self {
         Range { after, skip: 0, limit }
     }
@@ -171,7 +171,7 @@ impl<'a> Range<'a> {
 /// The answer of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// The value, if the key has ever been written.
+    /// The value; none if the key was never written, or was erased.
     pub value: Option<Versioned>,
     /// The store's own time, taken between the call and the answer.
     pub now: Timestamp,
@@ -182,19 +182,19 @@ pub struct Reading {
 pub enum Swap {
     /// Stored, durably.
     Done {
-        /// The new value's tag.
+        /// The new value's revision.
         revision: Revision,
         /// The store's own time, taken between the call and the answer.
         now: Timestamp,
     },
-    /// The key did not have the expected value; nothing changed.
+    /// The key did not have the expected revision; nothing changed.
     Mismatch,
 }
 
 /// One page of a listing, in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The entries.
+    /// The entries, with their values.
     pub entries: Vec<(LeaseName, Versioned)>,
     /// Whether there may be more after the last entry.
     pub more: bool,
@@ -203,7 +203,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// At most so many of these entries. Whether there are more is known if one more than that was asked for.
+    /// At most `limit` of these entries. `more` is right if the caller read one entry more than the limit.
     pub fn of(mut entries: Vec<(LeaseName, Versioned)>, limit: usize, now: Timestamp) -> Self {
         let more = entries.len() > limit;
         entries.truncate(limit);
@@ -211,10 +211,10 @@ impl Page {
     }
 }
 
-/// How far a store's promise of rising epochs goes.
+/// Whether a store's epochs can repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Epochs rise through crash and failover.
+    /// Epochs rise, even through crash and failover.
     A,
     /// An acknowledged epoch may be issued again after a failover; the nonce still protects guards.
     B,
@@ -223,13 +223,14 @@ pub enum Class {
 /// Where a store's time comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockSource {
-    /// The store's own clock, of this precision.
+    /// The store's own clock.
     Store {
-        /// How far a time may be behind the true one; it is never ahead. At least a millisecond, because timestamps are no finer.
+        /// How far a time may be behind the true one; it is never ahead. At
+        /// least 1 ms, because timestamps are no finer.
         grain: Duration,
     },
-    /// The store has no clock: each machine uses its own. A holder gives up this much earlier, so that nobody whose clock is
-    /// ahead can have been granted the lease by then.
+    /// The store has no clock: each machine uses its own. A holder gives up this much earlier, so that nobody whose
+    /// clock is ahead can have been granted the lease by then.
     Local {
         /// How far two machines' clocks may differ.
         margin: Duration,
@@ -249,20 +250,20 @@ impl ClockSource {
 /// Who can share a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// One process.
+    /// The processes that share its memory: one.
     Process,
     /// All processes of one machine.
     Host,
-    /// A fleet.
+    /// Any machine that can reach it.
     Network,
 }
 
-/// What a store can do, as data: docs and `doctor` print it, tests are chosen by it.
+/// What a store can do, as data: docs and `doctor` print it, and tests are chosen by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// The store's name, as in its URL.
     pub name: &'static str,
-    /// How far its promise of rising epochs goes.
+    /// Whether its epochs can repeat.
     pub class: Class,
     /// Where its time comes from.
     pub clock: ClockSource,
@@ -270,9 +271,9 @@ pub struct Capabilities {
     pub reach: Reach,
     /// Whether [`Store::watch`] gives hints.
     pub watch: Watching,
-    /// Whether a [`Change`] may have others along with it. It does not change while the store is open.
+    /// Whether a [`Change`] may include others. It does not change while the store is open.
     pub writes_along: bool,
-    /// Whether it is a server, which carries out the [`Verb`] of a change, and looks after lines and histories by itself.
+    /// Whether it is a server, which carries out the [`Verb`] of a change, and maintains lines and histories by itself.
     pub by_verbs: bool,
     /// What makes an answer durable, in words.
     pub durability: &'static str,
@@ -291,28 +292,28 @@ impl Capabilities {
     }
 }
 
-/// What a store found out about the settings that its promises rest on: `doctor` prints it.
+/// What a store found out about the settings on which its promises depend. `doctor` prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
-    /// The class that these settings make it. Never better than what was seen.
+    /// The class that these settings allow, at best what was seen.
     pub class: Class,
-    /// What was looked at.
+    /// The settings that were read.
     pub remarks: Vec<Remark>,
 }
 
 /// One setting of the server behind a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
-    /// What it is called there.
+    /// Its name on that server.
     pub setting: String,
-    /// Its value.
+    /// Its value, as the server reports it.
     pub found: String,
     /// What to change, and why; none if it is fine.
     pub advice: Option<String>,
 }
 
 impl Survey {
-    /// Nothing to look at beyond what [`Store::capabilities`] says.
+    /// No remarks: the class is what [`Store::capabilities`] says.
     pub const fn plain(class: Class) -> Self {
         Survey { class, remarks: Vec::new() }
     }
@@ -335,13 +336,13 @@ impl Survey {
 /// Whether a store can push hints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watching {
-    /// It can.
+    /// It can push hints.
     Hints,
     /// It cannot: waiters poll.
     None,
 }
 
-/// Hints that a key may have changed. They may be late, doubled or lost: truth is always read.
+/// Hints that a key may have changed. They may be late, duplicated or lost: always read the record.
 #[derive(Debug)]
 pub struct Watch(Option<mpsc::Receiver<()>>);
 
@@ -351,8 +352,8 @@ impl Watch {
         Watch(None)
     }
 
-    /// A watch, and the end that a store's task pushes hints into with `try_send`. The task should end when that
-    /// says that the watch is gone.
+    /// A watch, and the sender by which a store's task pushes hints, with `try_send`. The task should end when the
+    /// sender reports that the watch was dropped.
     pub fn channel() -> (mpsc::Sender<()>, Self) {
         let (sender, receiver) = mpsc::channel(1);
         (sender, Watch(Some(receiver)))
@@ -365,7 +366,7 @@ impl Watch {
         }
     }
 
-    /// Waits for the next hint; for ever if there will be none.
+    /// Waits for the next hint; for ever if none can come.
     pub async fn hint(&mut self) {
         if let Some(receiver) = &mut self.0
             && receiver.recv().await.is_some()
@@ -380,14 +381,14 @@ impl Watch {
 /// A linearizable compare-and-swap over named records, with a clock.
 ///
 /// # Contract
-/// - `write` is atomic per key: of any number of changes that expect one revision, at most one is done (S1).
-/// - A revision is never reused for a key, even after it was erased: a process that slept for any length cannot win with an
-///   old one.
-/// - `read` is linearizable: it sees every change whose answer was given before the read was called.
-/// - `Done` means durable. `Kind::Unavailable` means *surely not applied*; when that is not sure, the error is
+/// - `write` is atomic per key: of any number of changes that expect one revision, at most one is applied (S1).
+/// - A revision is never reused for a key, even after it was erased: a process
+///   that was suspended for any time cannot win with an old one.
+/// - `read` is linearizable: it sees every change that was answered before the read was called.
+/// - `Done` means durable. `Kind::Unavailable` means *certainly not applied*; otherwise the error is
 ///   `Kind::Indeterminate`. No error ever means applied.
-/// - `now` is the store's clock, taken between call and answer. It may be behind the true time by at most the grain,
-///   and never ahead of it: round down.
+/// - `now` is the store's clock, taken between call and answer. It may be behind
+///   the true time by at most the grain, and never ahead of it: round down.
 /// - A dropped future leaves the key changed or unchanged, never half-written.
 /// - Nothing on a shelf that [is permanent](Shelf::is_permanent) is ever deleted, not by a change and not by the store's
 ///   own expiry.
@@ -399,28 +400,28 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Reads one record and the store's time.
     async fn read(&self, key: &Key) -> Result<Reading>;
 
-    /// Makes a change, if the record still has the expected revision. It begins with [`Change::check`].
+    /// Makes a change, if the record still has the expected revision. It calls [`Change::check`] first.
     async fn write(&self, change: &Change<'_>) -> Result<Swap>;
 
-    /// Lists a part of a shelf in the order of names. A store that cannot skip entries more cheaply than read them calls
-    /// [`skip_by_reading`].
+    /// Lists a part of a shelf in the order of names. A store for which
+    /// skipping costs as much as reading calls [`skip_by_reading`].
     async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page>;
 
-    /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
+    /// Hints when a key may have changed. A store without hints returns [`Watch::silent`].
     async fn watch(&self, key: &Key) -> Result<Watch>;
 
-    /// Looks at the settings of the server that its class and durability rest on. Changes nothing.
+    /// Reads the server's settings on which its class and durability depend. Changes nothing.
     async fn survey(&self) -> Result<Survey>;
 }
 
-/// Conveniences, apart from the trait so that no store and no wrapper can override or forget one.
+/// Conveniences, not in the trait, so that no store and no wrapper can override or forget one.
 impl dyn Store + '_ {
-    /// Stores a value and notifies watchers, if the key still has the expected revision (`None`: if it is not there).
+    /// Stores a value and notifies watchers, if the key still has the expected revision (`None`: if it does not exist).
     pub async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
         self.write(&Change::put(key, expected, next)).await
     }
 
-    /// Stores a record that decides nothing about who holds what. Otherwise the same.
+    /// The same, for a record that decides nothing about who holds what.
     pub async fn document(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
         self.write(&Change { verb: Verb::Document, ..Change::put(key, expected, next) }).await
     }
@@ -431,8 +432,8 @@ impl dyn Store + '_ {
     }
 }
 
-/// [`Store::list`] for a store that skips entries by reading them. A page may be shorter than requested, so this reads until
-/// there is an entry after the skipped ones, or no more.
+/// [`Store::list`] for a store that skips entries by reading them. Such a store may return short pages, so this reads
+/// until it has an entry after the skipped ones, or there are no more.
 pub async fn skip_by_reading(store: &dyn Store, shelf: Shelf, range: Range<'_>) -> Result<Page> {
     let (mut after, mut left, limit) = (range.after.cloned(), range.skip, range.limit);
     loop {

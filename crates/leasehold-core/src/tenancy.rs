@@ -1,7 +1,7 @@
 //! What a keeper keeps: a lease or an item that is renewed in time, or lost.
 //!
-//! Promise: leases and queue items are kept by the same code, under the same trust window. Non-promise: a tenancy does not know
-//! when to renew; the keeper does.
+//! Promise: leases and queue items are kept by the same code, under the same trust
+//! window. Non-promise: a tenancy does not know when to renew; the keeper does.
 
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
@@ -27,37 +27,38 @@ pub trait Tenancy: Send + Sync + 'static {
     /// Hints that its record may have changed; none where the store cannot push them.
     fn watch(&self) -> Opening;
 
-    /// How long each renewal lasts.
+    /// How long the grant lasts after each renewal.
     fn ttl(&self) -> Ttl;
 
-    /// The moment from which on somebody else may have it.
+    /// The moment from which somebody else may have it.
     fn trust_until(&self) -> Moment;
 
-    /// Renews once. An error of kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final. A dropped call may or may not have
-    /// renewed.
+    /// Renews once. An error of kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`]
+    /// is final. If the call is dropped, it may or may not have renewed.
     async fn renew(&mut self) -> Result<()>;
 
-    /// Whether the record shows what the holder has not heard: that it is no longer ours, or that we are to finish.
+    /// Whether the record shows something new to the holder: that the lease was
+    /// lost, or that an operator asks it to finish.
     async fn has_news(&self) -> Result<bool>;
 
-    /// Who asks the holder to finish, as the last renewal found it.
+    /// The request to finish, as the last renewal found it.
     fn asked_to_finish(&self) -> Option<&Drain>;
 
     /// How long ago progress was last reported in this tenure, if it ever was.
     async fn progress_age(&self) -> Result<Option<Duration>>;
 
-    /// Ends the keeping.
+    /// Returns the grant, which is no longer kept.
     fn into_grant(self) -> Self::Grant;
 }
 
-/// How long before `now` this progress was reported, if that was under this claim. Both times are of the store's clock, which
-/// is exact to `grain`.
+/// How long before `now` this progress was reported, if it was reported under
+/// this claim. Both times are in the store's clock, which is exact to `grain`.
 pub fn progress_age(progress: Option<&Progress>, claim: Claim, now: Timestamp, grain: Duration) -> Option<Duration> {
     let progress = progress.filter(|progress| progress.epoch == claim.epoch)?;
     Some(now.saturating_since(progress.at).saturating_sub(grain))
 }
 
-/// A lease that is held.
+/// A held lease.
 #[derive(Debug)]
 pub struct Held {
     pub(crate) leases: Arc<dyn LeaseVerbs>,

@@ -1,4 +1,4 @@
-//! Short texts that people give: labels, names of operators, reasons, progress markers.
+//! Short texts that people enter: labels, names of operators, reasons, progress markers.
 //!
 //! Promise: one printable line of bounded length, so a record stays small and a log line stays one line.
 
@@ -27,7 +27,7 @@ impl<const MAX: usize> Line<MAX> {
         Line::named("text", text)
     }
 
-    /// The same, for messages that name the field whose text it is.
+    /// The same, with the field's name in error messages.
     pub fn named(field: &str, text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         let wrong = if text.trim().is_empty() {
@@ -42,8 +42,8 @@ impl<const MAX: usize> Line<MAX> {
         Err(Error::invalid(field, &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
     }
 
-    /// The nearest line to any text: line breaks and control characters are dropped, and it is cut at the bound. If nothing is
-    /// left, the same of `fallback`, and `-` if nothing is left of that either.
+    /// The nearest line to any text: line breaks and control characters are dropped, and it is cut at the limit. If
+    /// nothing is left, the same of `fallback`; if nothing is left of that either, `-`.
     pub fn lossy(text: &str, fallback: &str) -> Self {
         let kept = |text: &str| {
             let mut kept = String::new();
@@ -58,13 +58,13 @@ impl<const MAX: usize> Line<MAX> {
         kept(text).or_else(|| kept(fallback)).unwrap_or_else(|| Line("-".into()))
     }
 
-    /// The text.
+    /// The text, without line breaks.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Unicode's own line and paragraph separators are not control characters, and break lines all the same.
+/// Unicode's line and paragraph separators are not control characters, but break lines all the same.
 fn breaks_a_line(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -100,7 +100,7 @@ impl Checkpoint {
     /// The most bytes a checkpoint may have.
     pub const MAX_BYTES: usize = 4096;
 
-    /// A checkpoint of this text, if it is not too long.
+    /// A checkpoint of this text; an error above [`Checkpoint::MAX_BYTES`].
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         if text.len() > Checkpoint::MAX_BYTES {
@@ -110,7 +110,7 @@ impl Checkpoint {
         Ok(Checkpoint(text))
     }
 
-    /// The text.
+    /// The text, which may have several lines.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,7 +1,7 @@
 //! Store time, and durations as people write them.
 //!
-//! Promise: a [`Timestamp`] is always in some store's clock, never in this machine's. Non-promise: two stores'
-//! timestamps are not comparable.
+//! Promise: a [`Timestamp`] is always in some store's clock, never in this
+//! machine's. Non-promise: timestamps of two stores are not comparable.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ impl Timestamp {
         self.0
     }
 
-    /// This time and `by` more, rounded up to a whole millisecond.
+    /// This time plus `by`, rounded up to a whole millisecond.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
         let ms = by.as_nanos().div_ceil(1_000_000);
@@ -95,7 +95,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     Ok(Duration::from_millis(total_ms))
 }
 
-/// Writes a duration as [`parse_duration`] reads it.
+/// Formats a duration so that [`parse_duration`] can read it.
 pub fn format_duration(duration: Duration) -> String {
     let mut ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if ms == 0 {
@@ -125,7 +125,7 @@ pub(crate) mod millis {
     }
 }
 
-/// The same for one that may be missing.
+/// The same for an optional duration.
 pub(crate) mod optional_millis {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::time::Duration;
@@ -145,17 +145,17 @@ pub(crate) mod optional_millis {
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// The shortest.
+    /// The shortest: 1 s.
     pub const MIN: Ttl = Ttl(1_000);
-    /// The longest.
+    /// The longest: 24 h.
     pub const MAX: Ttl = Ttl(86_400_000);
 
-    /// A TTL of this length, if allowed.
+    /// A TTL of this length; an error outside [`Ttl::MIN`] to [`Ttl::MAX`].
     pub fn new(duration: Duration) -> Result<Self> {
         Ttl::try_from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The length.
+    /// The duration.
     pub const fn get(self) -> Duration {
         Duration::from_millis(self.0)
     }

@@ -1,6 +1,6 @@
 //! The proof that travels from a grant to a guarded resource.
 //!
-//! Promise: a token carries what a guard needs to refuse every stale or foreign writer. Non-promise: it is no secret
+//! Promise: a token carries what a guard needs to refuse every stale or foreign writer. Non-promise: it is not a secret
 //! key; whoever has it may write in the holder's name.
 
 use crate::epoch::Epoch;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 /// Lease name, lineage, epoch, the grant's nonce and a sequence number.
 ///
-/// Displayed short for people, `daily-publish:42`; [`Token::wire`] is the whole.
+/// Displayed short for people, `daily-publish:42`; [`Token::wire`] is the complete form.
 ///
 /// ```
 /// use leasehold_core::Token;
@@ -27,31 +27,31 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {
-    /// The lease this proves.
+    /// The lease that it proves.
     pub lease: LeaseName,
-    /// The line of epochs that the number belongs to.
+    /// The line that its epoch belongs to.
     pub lineage: Lineage,
-    /// The fencing number.
+    /// The fencing number, which guards compare.
     pub epoch: Epoch,
     /// The grant's nonce: tells two grants of one epoch apart when a store was rolled back.
     pub nonce: Nonce,
-    /// Orders the writes of one tenure where a guard applies ordered writes.
+    /// Orders the writes of one tenure, for guards that apply ordered writes.
     pub seq: u64,
 }
 
 impl Token {
-    /// The whole token as text: `daily-publish:42:<lineage>:<nonce>:<seq>`.
+    /// The complete token as text: `daily-publish:42:<lineage>:<nonce>:<seq>`.
     pub fn wire(&self) -> String {
         format!("{}:{}:{}:{}:{}", self.lease, self.epoch, self.lineage, self.nonce, self.seq)
     }
 
-    /// The part of the token that names a tenure, as requests carry it.
+    /// The part of the token that identifies a tenure in requests.
     pub fn claim(&self) -> Claim {
         Claim { epoch: self.epoch, nonce: self.nonce }
     }
 }
 
-/// So that guards accept anything that carries a token.
+/// Guards accept anything that carries a token.
 impl AsRef<Token> for Token {
     fn as_ref(&self) -> &Token {
         self
@@ -102,7 +102,7 @@ fn is_like_a_nonce(part: &str) -> bool {
     part.len() >= LEAST && part.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Epoch and nonce: what must match the record for a request to be the holder's.
+/// Epoch and nonce: both must match the record, or the request is not the holder's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {

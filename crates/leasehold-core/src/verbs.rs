@@ -1,8 +1,9 @@
-//! The verbs on leases, as keepers and schedules call them, whoever carries them out.
+//! The verbs on leases, as keepers and schedules call them, wherever they are carried out.
 //!
-//! Promise: no verb names a store, a revision or the bytes of a record. [`Coordinator`] carries them out in a store; a client
-//! that must not hold a store's password can send them to a server, which decides there. Each verb keeps the promises of the
-//! method of the same name on [`Coordinator`]. Non-promise: operators' orders, migrations and waiting are not here; they join
+//! Promise: no verb names a store, a revision or the bytes of a record. [`Coordinator`] carries them
+//! out in a store; a client that must not have a store's password can send them to a server, which
+//! decides there. Each verb keeps the promises of the method of the same name on [`Coordinator`].
+//! Non-promise: operators' orders, migrations and waiting are not here; they are added
 //! when something that has no store calls them ([ADR 20](https://github.com/leasehold/leasehold/blob/main/docs/adr/0020-keepers-queues-and-schedules-call-verbs.md)).
 
 use crate::clock::Clock;
@@ -20,13 +21,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What can be done with leases without a store at hand.
+/// What can be done with leases without access to the store.
 #[async_trait]
 pub trait LeaseVerbs: fmt::Debug + Send + Sync {
     /// The caller's own clock, by which it counts its trust windows.
     fn clock(&self) -> &Arc<dyn Clock>;
 
-    /// How far a store time may be from the true one.
+    /// The grain of the store's clock.
     fn grain(&self) -> Duration;
 
     /// The store's time.
@@ -35,20 +36,21 @@ pub trait LeaseVerbs: fmt::Debug + Send + Sync {
     /// Tries once to become the holder.
     async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired>;
 
-    /// Renews each of these grants, and gives an answer for each, in the same order. They are independent: one that fails
-    /// leaves the others renewed. An error of kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final for its grant.
+    /// Renews each of these grants, and returns an answer for each, in the same order.
+    /// They are independent: one that fails leaves the others renewed. An error of
+    /// kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final for its grant.
     async fn renew(&self, grants: &mut [&mut Grant]) -> Vec<Result<()>>;
 
-    /// Stops being the holder.
+    /// Ends the tenure with this outcome.
     async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released>;
 
-    /// Reads one record.
+    /// Reads one record, without changing anything.
     async fn inspect(&self, lease: &LeaseName) -> Result<Inspection>;
 
-    /// Reads records from just after a name, a page at a time.
+    /// Reads records whose names come after `after`, a page at a time.
     async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Listing>;
 
-    /// Counts an event that happened so many times, best effort.
+    /// Counts an event that happened `times` times, best effort.
     async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()>;
 
     /// Hints that a record may have changed; none where the store cannot push them.

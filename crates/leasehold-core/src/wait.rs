@@ -16,20 +16,21 @@ use std::time::Duration;
 
 /// How often a waiter reads the record, with or without hints.
 const POLL: Duration = Duration::from_secs(1);
-/// How long a waiter backs off when another waiter was faster, the first time and at most.
+/// The first and the longest pause of a waiter after another waiter was faster.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = POLL;
 /// The longest pause between a hint and the read that follows it.
 const MAX_SPREAD: Duration = Duration::from_millis(1);
-/// How long a waiter stays away at most from a store that has no free connection.
+/// The longest pause before a waiter tries a store again that has no free connection.
 const MAX_RETREAT: Duration = Duration::from_secs(5);
 
-/// How waiters that one hint wakes avoid colliding.
+/// Keeps the waiters that one hint wakes from colliding.
 ///
-/// All of them are notified of a release, and one can get the lease. If all read at every release, their reads and lost swaps
-/// would slow that one down. So a waiter that finds a new holder after a hint backs off, and does not watch meanwhile. The
-/// others read at slightly different times. Otherwise the waiter that is notified first would always win: the last holder,
-/// which did not have to back off and so began to watch before all others. A lone waiter never backs off.
+/// All of them are notified of a release, but only one can get the lease. If all read at every
+/// release, their reads and lost swaps would slow that one down. So a waiter that finds a new holder
+/// after a hint backs off, and does not watch meanwhile. The others read at slightly different
+/// times. Otherwise the waiter that is notified first would always win: the last holder, which did
+/// not have to back off and so began to watch before all others. A lone waiter never backs off.
 #[derive(Debug)]
 struct Crowd {
     seen: Option<Epoch>,
@@ -41,27 +42,27 @@ impl Crowd {
         Crowd { seen: None, backoff: Backoff::new(FIRST_BACKOFF, MAX_BACKOFF) }
     }
 
-    /// How long to stay away after this refusal, which came after a hint or not.
+    /// How long to back off after this refusal; none if another waiter was not faster, or no hint preceded it.
     fn after(&mut self, refusal: &Refusal, is_hinted: bool) -> Option<Duration> {
         let Refusal::Held { epoch, .. } = refusal else { return None };
         let is_same = self.seen.replace(*epoch).is_none_or(|seen| seen == *epoch);
         (!is_same && is_hinted).then(|| self.backoff.at_least_half())
     }
 
-    /// How long to pause after a hint, given how long it took to come: a small part of that, so that short tenures are handed over
-    /// without delay.
+    /// How long to pause after a hint that took `waited` to come: a small part
+    /// of that, so that short tenures are handed over without delay.
     fn spread(&mut self, waited: Duration) -> Duration {
         self.backoff.below((waited / 20).min(MAX_SPREAD))
     }
 }
 
-/// How long to pause when the store is away. If it has no room for another client, such as a server with all its connections
-/// in use, longer each time.
+/// How long to pause when the store is unreachable. If it has no room for another
+/// client, because all its connections are in use, the pause grows each time.
 fn retreat(kind: Kind, backoff: &mut Backoff) -> Duration {
     if kind == Kind::Contended { backoff.at_least_half() } else { POLL }
 }
 
-/// What is waited for.
+/// What to wait for.
 #[derive(Clone, Copy)]
 enum Group<'a> {
     /// Any of these.
@@ -78,11 +79,11 @@ impl<'a> Group<'a> {
     }
 }
 
-/// How one try went.
+/// The result of one try.
 enum Attempt {
     /// Granted, or refused with the nonce unused.
     Answered(Acquired),
-    /// A seat was granted and given back, because the lease was paused by then: the nonce is used up.
+    /// A seat was granted and given back, because the lease was paused meanwhile: the nonce is used up.
     GivenBack(Acquired),
 }
 
@@ -104,13 +105,13 @@ impl Coordinator {
         soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
     }
 
-    /// Tries until one of the names is acquired or `limit` has passed. Woken by the store where it can push; otherwise reads once
-    /// a second and when a deadline comes.
+    /// Tries until one of the names is acquired or `limit` has passed. Woken by the store where it can push; otherwise
+    /// reads once a second and when a deadline comes.
     ///
-    /// A refusal that waiting does not end, such as a slot that has run, is returned at once. A store that is away in between, or
-    /// has no room for another client, is waited for; a store that is away at the first attempt is an error. The next request has
-    /// the same nonce, so it finds out what happened to one without an answer. The limit bounds the waiting, not a call to the
-    /// store that hangs.
+    /// A refusal that waiting does not end, such as a slot that was already run, is returned at once. If the store
+    /// becomes unreachable while waiting, or has no room for another client, it is tried again; if it is unreachable at
+    /// the first attempt, that is an error. Each request has the same nonce, so it finds out what happened to one
+    /// without an answer. The limit bounds the waiting, not a call to the store that hangs.
     ///
     /// Dropping the future leaves nothing held, or a grant that expires by itself.
     ///
@@ -132,16 +133,15 @@ impl Coordinator {
         self.wait_for(Group::Names(leases), ask, limit).await
     }
 
-    /// The same for the seats of one lease (see [`LeaseName::seat`]). A pause of the lease holds for all of its seats, also one
-    /// that begins during the wait.
+    /// The same for the seats of one lease (see [`LeaseName::seat`]). A pause of
+    /// the lease applies to all of its seats, even if it begins during the wait.
     ///
-    /// If a pause came between the read and the grant, the seat is given back and the refusal is returned at once. To wait again,
-    /// use a fresh [`crate::HolderId`].
+    /// If a pause came between the read and the grant, the seat is given back and the refusal is returned at once. To
+    /// wait again, use a fresh [`crate::HolderId`].
     pub async fn acquire_seat(&self, seats: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
         self.wait_for(Group::Seats(seats), ask, limit).await
     }
 
-    /// One try.
     async fn attempt(&self, group: Group<'_>, ask: &Ask) -> Result<Attempt> {
         let Group::Seats(seats @ [first, ..]) = group else {
             return self.acquire_any(group.names(), ask).await.map(Attempt::Answered);
@@ -151,7 +151,7 @@ impl Coordinator {
         }
         let answer = self.acquire_any(seats, ask).await?;
         match &answer {
-            // For the first seat the swap itself has checked the pause. For another seat it has not.
+            // For the first seat the swap itself has checked the pause; for the others it has not.
             Acquired::Granted(grant) if grant.token().lease != *first => match self.paused(first).await {
                 Ok(None) => Ok(Attempt::Answered(answer)),
                 Ok(Some(paused)) => {
@@ -167,7 +167,7 @@ impl Coordinator {
         }
     }
 
-    /// The refusal, if an operator keeps new holders out.
+    /// The refusal, if an operator has paused the lease.
     async fn paused(&self, lease: &LeaseName) -> Result<Option<Acquired>> {
         let seen = self.inspect(lease).await?;
         if let Some(state) = &seen.record.relocation {
@@ -179,7 +179,7 @@ impl Coordinator {
         Ok(seen.record.paused.map(refused))
     }
 
-    /// The first try that is answered. Only a store that says that it has no room is waited for.
+    /// The first try that is answered. Only a store that has no room for another client is tried again.
     async fn first_attempt(&self, group: Group<'_>, ask: &Ask, give_up: Moment, full: &mut Backoff) -> Result<Attempt> {
         loop {
             match self.attempt(group, ask).await {
@@ -227,12 +227,12 @@ impl Coordinator {
                         let hinted = self.clock().now();
                         let pause = crowd.spread(hinted.saturating_since(now));
                         self.clock().sleep_until((hinted + pause).min(give_up)).await;
-                        // The read that follows sees what the hints meanwhile were about.
+                        // The next read sees what the hints meanwhile were about.
                         watches.iter_mut().for_each(Watch::forget);
                     }
                 }
             } else {
-                // Watch first, read again, then sleep: so a release between the read and the watch is not missed.
+                // Watch first, read again, then sleep: so no release between the read and the watch is missed.
                 let mut opened = Vec::with_capacity(leases.len());
                 for lease in leases {
                     opened.push(self.store().watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
@@ -246,7 +246,7 @@ impl Coordinator {
                     full.reset();
                 }
                 Ok(Attempt::GivenBack(paused)) => return Ok(paused),
-                // The store may be back before the limit; the first read has shown that the configuration works.
+                // The store may be back before the limit. The first read has shown that the configuration works.
                 Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
                     if error.kind() == Kind::Contended {
                         // A watch needs one more connection.
@@ -260,7 +260,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives back what an abandoned [`Coordinator::acquire_within`] may have been granted after all.
+    /// Releases what an abandoned [`Coordinator::acquire_within`] may have been granted after all.
     pub async fn withdraw(&self, leases: &[LeaseName], ask: &Ask) -> Result<()> {
         for (index, lease) in leases.iter().enumerate() {
             let nonce = ask.holder.nonce.nth(index);
@@ -275,7 +275,7 @@ impl Coordinator {
     }
 }
 
-/// Whether a waiter tries again.
+/// Whether waiting may end this kind of error.
 pub(crate) const fn passes(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
 }

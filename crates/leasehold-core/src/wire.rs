@@ -1,10 +1,10 @@
-//! What a client and a server say to each other about records.
+//! What a client and a server send each other about records.
 //!
-//! Promise: a client asks for verbs, and never sends a record of a lease, an item or a fence: [`Change::verb`] has everything
-//! that it can ask for. Both sides name the [`PROTOCOL`] that they speak: a server in [`About`], a client in a [`header`](SPEAKS).
-//! A server refuses what it does not know, instead of carrying out half of it; a client ignores what it does not know in an
-//! answer. Non-promise: this is between our own client
-//! and server. Others use the API in docs/api.md.
+//! Promise: a client asks for verbs, and never sends a record of a lease, an item or a fence:
+//! [`Change::verb`] has everything that it can ask for. Both sides name the [`PROTOCOL`] that they
+//! speak: a server in [`About`], a client in a [header](SPEAKS). A server refuses what it does not
+//! know, instead of carrying out half of it; a client ignores unknown parts of an answer.
+//! Non-promise: this is between our own client and server. Others use the API in docs/api.md.
 
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 /// The version of this protocol. The other side must speak it too.
 pub const PROTOCOL: u32 = 1;
-/// The header in which a client names it. Without it, a client speaks version 1.
+/// The header in which a client names its version. Without it, the client speaks version 1.
 pub const SPEAKS: &str = "leasehold-protocol";
-/// What is wrong if one side speaks another version, with what to do; none if they are the same.
+/// What to report and do if the two sides speak different versions; none if they speak the same.
 pub fn disagreement(client: u32, server: u32) -> Option<String> {
     let older = match client.cmp(&server) {
         std::cmp::Ordering::Equal => return None,
@@ -34,29 +34,29 @@ pub fn disagreement(client: u32, server: u32) -> Option<String> {
     Some(format!("the client speaks protocol {client}, and the server {server}; {older}"))
 }
 
-/// How often a server gives a sign of life to a client that watches.
+/// How often a server sends a sign of life to a client that watches.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
-/// What it sends as a hint, and as a sign of life.
+/// What it sends as a hint.
 pub const HINT: &[u8] = b"h";
-/// See [`HINT`].
+/// What it sends as a sign of life.
 pub const ALIVE: &[u8] = b".";
 
-/// What a server says of itself and of the store behind it.
+/// What a server says about itself and the store behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// The protocol that it speaks.
+    /// The version of this protocol that it speaks.
     pub protocol: u32,
     /// The store behind it, such as `postgres`.
     pub store: String,
     /// `A` or `B`.
     pub class: StoreClass,
-    /// How far a store time may be from the true one.
+    /// The grain of that store's clock, in milliseconds.
     pub grain_ms: u64,
     /// Whether that store has a clock of its own.
     pub has_clock: bool,
-    /// Whether it can push hints.
+    /// Whether that store can push hints.
     pub hints: bool,
-    /// Whether an item and its place in line are one step there.
+    /// Whether an item and its entry in the line are written in one step there.
     pub writes_along: bool,
     /// What makes an answer durable there.
     pub durability: String,
@@ -104,7 +104,7 @@ impl From<Capabilities> for About {
 }
 
 impl About {
-    /// What the client of such a server can do.
+    /// What a client of this server can do.
     pub fn capabilities(&self) -> Capabilities {
         let grain = Duration::from_millis(self.grain_ms.max(1));
         Capabilities {
@@ -112,7 +112,7 @@ impl About {
             class: self.class.into(),
             clock: if self.has_clock { ClockSource::Store { grain } } else { ClockSource::Local { margin: grain } },
             reach: Reach::Network,
-            // The server itself hints where its store cannot: by what passes through it.
+            // Where its store cannot hint, the server itself does, about the changes that pass through it.
             watch: Watching::Hints,
             writes_along: self.writes_along,
             by_verbs: true,
@@ -121,7 +121,7 @@ impl About {
     }
 }
 
-/// Which record.
+/// Names a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -149,7 +149,7 @@ impl Record {
 pub struct Value {
     /// The record, header line included.
     pub text: String,
-    /// Its tag.
+    /// Its revision.
     pub revision: String,
 }
 
@@ -161,7 +161,7 @@ impl Value {
         Ok(Value { text, revision: value.revision.0 })
     }
 
-    /// The same, as a store would give it.
+    /// The value, as a store would return it.
     pub fn versioned(self) -> store::Versioned {
         store::Versioned { bytes: self.text.into_bytes(), revision: Revision(self.revision) }
     }
@@ -182,9 +182,9 @@ pub struct Reading {
 pub struct Listing {
     /// The shelf.
     pub shelf: Shelf,
-    /// It begins just after this name.
+    /// Only names after this one.
     pub after: Option<LeaseName>,
-    /// It continues there, instead: see [`Page::continued_from`].
+    /// Continues there instead; see [`Page::continued_from`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued_from: Option<String>,
     /// How many entries to skip first.
@@ -200,23 +200,23 @@ pub struct Page {
     pub entries: Vec<(LeaseName, Value)>,
     /// Whether there may be more.
     pub more: bool,
-    /// Where to continue, if there is more: entries after the last one may have been left out, because the key is not for them.
-    /// It is sealed, because their names are not for it either.
+    /// Where to continue, if there is more: entries after the last one may have been left out, because the key may not
+    /// see them. It is encrypted, because the key may not see their names either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued_from: Option<String>,
     /// The store's time.
     pub now: Timestamp,
 }
 
-/// A change that is asked for.
+/// A change that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// The record.
     pub record: Record,
-    /// The revision that it must have; none if it must not be there.
+    /// The revision that the record must have; none if it must not exist.
     pub expected: Option<String>,
-    /// What is asked for.
+    /// The request on it.
     pub verb: Verb,
 }
 
@@ -235,7 +235,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it keeps or ends what somebody was granted.
+    /// Whether only the holder may make it.
     pub fn needs_a_claim(&self) -> bool {
         match self {
             Verb::Lease(request) => request.needs_a_claim(),
@@ -245,27 +245,27 @@ impl Verb {
     }
 }
 
-/// The longest delay of an item, and the longest backoff.
+/// The longest delay of an item, and the longest backoff, that may be requested.
 pub const MOST_DELAY: Duration = Duration::from_secs(366 * 86_400);
 
 /// A new item, as a client describes it: the server makes the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Addition {
-    /// Of its line of epochs.
+    /// The lineage of the new record.
     pub lineage: Lineage,
-    /// What it carries.
+    /// What it carries, at most [`Payload::MAX_BYTES`].
     pub payload: Payload,
     /// How urgent it is.
     pub priority: Priority,
     /// How often it is tried.
     pub attempts: Attempts,
-    /// How long it waits before it may be claimed.
+    /// How long it waits before it may be claimed, in milliseconds.
     pub delay_ms: u64,
 }
 
 impl Addition {
-    /// What a client wants to add.
+    /// The addition that a client sends for this item.
     pub fn of(item: &Item) -> Self {
         let delay = item.due.map_or(Duration::ZERO, |due| due.saturating_since(item.added));
         Addition {
@@ -277,7 +277,7 @@ impl Addition {
         }
     }
 
-    /// Refuses what no server can keep.
+    /// Refuses values that no server accepts.
     pub fn check(&self) -> Result<()> {
         let longest = u64::try_from(MOST_DELAY.as_millis()).unwrap_or(u64::MAX);
         if self.attempts.most == 0 {
@@ -293,7 +293,7 @@ impl Addition {
         Ok(())
     }
 
-    /// The record that a server makes of it at this time of its store.
+    /// The record that a server makes of it, at its store's time `now`.
     pub fn item(self, now: Timestamp) -> Item {
         let due = (self.delay_ms > 0).then(|| now.plus(Duration::from_millis(self.delay_ms)));
         Item::new(self.lineage, self.payload, self.priority, self.attempts, now, due)
@@ -301,7 +301,7 @@ impl Addition {
 }
 
 impl Change {
-    /// What to ask a server for. Refused if it is a change that only those who have the store can make.
+    /// What to ask a server for. An error if only a process that has the store can make the change.
     pub fn of(change: &store::Change<'_>) -> Result<Self> {
         let verb = match (change.verb, change.next) {
             (store::Verb::Lease(request), _) => Verb::Lease(request.clone()),
@@ -321,7 +321,7 @@ impl Change {
     }
 }
 
-/// The refusal of what a client may not do.
+/// The error for a change that a client may not make.
 pub fn direct(key: &Key) -> Error {
     let message = format!(
         "`{key}` cannot be changed through a server; run this where the store itself can be opened, with its own URL"
@@ -332,8 +332,8 @@ pub fn direct(key: &Key) -> Error {
 /// The answer to a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// The new revision and the store's time; none if the record did not have the expected revision, or if the request would be
-    /// refused: reading the record tells.
+    /// The new revision and the store's time. None if the record did not have the expected revision, or the request
+    /// would be refused: the client must read the record.
     pub done: Option<Done>,
 }
 
@@ -361,16 +361,16 @@ impl From<Option<Swap>> for Changed {
     }
 }
 
-/// An error, as a server tells it (`application/problem+json`).
+/// An error, as a server sends it (`application/problem+json`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// What is wrong, in a few words that do not change.
     pub title: String,
-    /// The status code once more.
+    /// The status code of the response.
     pub status: u16,
     /// What happened, why, and what to do.
     pub detail: String,
-    /// Our kind of error, which says what to do next.
+    /// The error's [`Kind`], which says what to do next.
     pub kind: String,
     /// The epoch that the request held, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

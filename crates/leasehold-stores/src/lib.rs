@@ -1,19 +1,19 @@
-//! Stores for Leasehold: one folder and one feature each, and [`open()`], which turns a URL into one.
+//! Stores for Leasehold: one folder and one feature each, and [`open()`], which opens the store of a URL.
 //!
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
-//! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | directory | `dir:/path` | anyone who can write to the folder, also over NFS | `dir` |
 //! | PostgreSQL | `postgres://host/db` | a fleet | `postgres` |
 //! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
-//! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
+//! | Redis, Valkey | `redis://host` | anyone who can reach the server | `redis` |
 //! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
-//! | NATS JetStream | `nats://host:4222` | whoever reaches the server | `nats` |
+//! | NATS JetStream | `nats://host:4222` | anyone who can reach the server | `nats` |
 //! | object stores | `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` | a fleet | `object` |
-//! | DynamoDB | `dynamodb://region/table` | whoever may use the table | `dynamodb` |
-//! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
-//! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
-//! | a Leasehold server | `leasehold://host/namespace` | whoever has a key | `remote` |
+//! | DynamoDB | `dynamodb://region/table` | anyone who may use the table | `dynamodb` |
+//! | Firestore | `firestore://project/collection` | anyone who may use the database | `firestore` |
+//! | Durable Objects | `do+https://host/path` | anyone who has the token | `durable` |
+//! | a Leasehold server | `leasehold://host/namespace` | anyone who has a key | `remote` |
 
 #[cfg(any(feature = "dynamodb", feature = "firestore", feature = "object"))]
 mod credentials;

@@ -1,7 +1,7 @@
-//! Store URLs, parsed once at the edge, and the one place that knows every store.
+//! Store URLs, parsed once at the edge. This is the one place that knows every store.
 //!
-//! Promise: a parsed URL has an absolute path and can be handed to another process as it is; what is shown has no password.
-//! Non-promise: a URL that parses may still not open.
+//! Promise: a parsed URL has an absolute path and can be passed to another process unchanged; its displayed form has no
+//! password. Non-promise: a URL that parses may still not open.
 
 use crate::url::{Address, Namespace, is_token};
 use leasehold_core::store::Store;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The file in the state directory that `sqlite:` stands for.
+/// The file in the state directory that `sqlite:` means.
 const DEFAULT_FILE: &str = "leasehold.db";
 
-/// The driver whose URL has the namespace in its path, as the server's own addresses do.
+/// The driver whose URL has the namespace in its path, like the server's own addresses.
 const SERVER: &str = "remote";
 
 /// One line per store.
@@ -48,7 +48,7 @@ const DRIVERS: &[Driver] = &[
     },
 ];
 
-/// What a URL's scheme stands for.
+/// The store behind a URL's scheme.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Driver {
     /// The cargo feature, which is also the store's name.
@@ -72,7 +72,7 @@ pub struct StoreUrl {
 enum Location {
     // Always absolute and UTF-8, so that the text form is exact.
     Path(String),
-    // With the text as it was given, without the namespace.
+    // The parsed address, and the URL's text without the namespace.
     Network(Box<Address>, String),
 }
 
@@ -87,7 +87,7 @@ impl StoreUrl {
         Ok(StoreUrl { driver: &DRIVERS[0], location, namespace: Namespace::default() })
     }
 
-    /// Parses a URL. A relative path is resolved from `base`, or from the working folder.
+    /// Parses a URL. A relative path is resolved against `base`, or against the working folder.
     pub fn parse_in(base: Option<&Path>, text: &str) -> Result<Self> {
         let refuse = |what: &str| refused(text, what);
         if text.chars().any(char::is_control) {
@@ -112,7 +112,8 @@ impl StoreUrl {
         Ok(StoreUrl { driver, location: Location::Network(Box::new(address), without_namespace(text)), namespace })
     }
 
-    /// The last part of a server's path is the namespace; what comes before it is the prefix under which the server answers.
+    /// The last part of a server's path is the namespace. What precedes it is
+    /// the prefix under which the server answers.
     fn parse_served(driver: &'static Driver, mut address: Address, text: &str) -> Result<Self> {
         let (place, query) = text.split_once('?').map_or((text, None), |(place, query)| (place, Some(query)));
         let path = address.path.trim_matches('/').to_owned();
@@ -142,7 +143,7 @@ impl StoreUrl {
             "" => return Err(refuse("the path is empty")),
             "~" => return Err(refuse("`~` is not expanded here")),
             _ if path.starts_with("~/") => return Err(refuse("`~` is not expanded here")),
-            // `sqlite:///x` is how other tools write `/x`; `sqlite://x` would name a host.
+            // Other tools write `/x` as `sqlite:///x`; in `sqlite://x`, `x` would be a host.
             _ if path.starts_with("//") && !path.starts_with("///") => {
                 return Err(refuse("a path with `//` would name a host"));
             }
@@ -158,7 +159,7 @@ impl StoreUrl {
         Ok(StoreUrl { driver, location: Location::Path(text_of(absolute, text)?), namespace })
     }
 
-    /// The URL in full, for another process's `LEASEHOLD_STORE`. It may hold a password: never show it.
+    /// The complete URL, for another process's `LEASEHOLD_STORE`. It may contain a password: never show it.
     pub fn portable(&self) -> String {
         let mut text = match &self.location {
             Location::Path(path) => format!("{}:{path}", self.driver.schemes[0]),
@@ -180,7 +181,7 @@ impl StoreUrl {
         self.driver.feature
     }
 
-    /// The namespace.
+    /// The namespace that the URL names, or the default one.
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -191,8 +192,8 @@ impl StoreUrl {
         StoreUrl { namespace, ..self.clone() }
     }
 
-    /// A scratch part of this store: a namespace of its own. For a directory, which never forgets a name, a folder inside of it,
-    /// which is also returned, to be removed as a whole.
+    /// A scratch part of this store: a namespace of its own. For a directory, which never forgets a name, it is a
+    /// folder inside, which is also returned, so that the caller can remove it as a whole.
     pub fn scratch(&self, name: Namespace) -> (Self, Option<PathBuf>) {
         match &self.location {
             Location::Path(root) if self.driver.feature == "dir" => {
@@ -204,8 +205,8 @@ impl StoreUrl {
         }
     }
 
-    /// Whether opening would create a new store, so that a reader need not create one. False where opening fails, which says why.
-    /// Opening a networked store creates nothing, so it is never missing.
+    /// Whether opening would create a new store, so that a reader can avoid it. False if opening would fail, because
+    /// its error says why. Opening a networked store creates nothing, so it is never missing.
     pub fn is_missing(&self) -> bool {
         let Some(path) = self.path() else { return false };
         let absent = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
@@ -216,7 +217,7 @@ impl StoreUrl {
         (absent && has_room) || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
     }
 
-    /// The address, for what is reached over the network.
+    /// The address of a networked store.
     pub fn address(&self) -> Option<&Address> {
         match &self.location {
             Location::Path(_) => None,
@@ -224,7 +225,7 @@ impl StoreUrl {
         }
     }
 
-    /// The file or folder, for a store that is one.
+    /// The path of a store that is a file or a folder.
     pub fn path(&self) -> Option<&Path> {
         match &self.location {
             Location::Path(path) => Some(Path::new(path)),
@@ -254,7 +255,7 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// Opens the store. For a networked one nothing is created until the first write.
+/// Opens the store. A networked store is created by its first write, not here.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     let opened = match &url.location {
         Location::Path(path) => open_path(url.driver, Path::new(path), &url.namespace).await?,
@@ -279,10 +280,11 @@ async fn open_path(driver: &Driver, path: &Path, namespace: &Namespace) -> Resul
     })
 }
 
-/// What every networked store has in its module: `check` and `open`.
+/// Every networked store has `check` and `open` in its module.
 macro_rules! networked {
     ($($feature:tt => $store:ident,)*) => {
-        /// Refuses an address that the store could not use, before anything is opened. Without its driver, opening says so.
+        /// Refuses an address that the store could not use, before anything is
+        /// opened. If its driver is missing, opening reports that.
         #[allow(unused_variables, clippy::match_single_binding, reason = "a build without any such driver is allowed")]
         fn check(driver: &Driver, address: &Address) -> Result<()> {
             match driver.feature {
@@ -318,8 +320,8 @@ networked! {
     "remote" => remote,
 }
 
-/// The process that keeps others from writing to the store. Only SQLite has one: it has one writer at a time, and a writer
-/// that is stopped in the middle blocks all others.
+/// The process that keeps others from writing to the store. Only SQLite has one: it allows one writer at a time, and a
+/// writer that is stopped during its write blocks all others.
 #[cfg(feature = "sqlite")]
 pub fn blocker(url: &StoreUrl) -> Option<crate::sqlite::Blocker> {
     let path = url.path().filter(|_| url.driver.feature == "sqlite")?;
@@ -330,7 +332,7 @@ fn refused(text: &str, what: &str) -> Error {
     Error::invalid("store url", concealed(text), format!("{what}; use {}", forms()))
 }
 
-/// Every form that a URL can have.
+/// All forms of a URL, for messages.
 fn forms() -> String {
     let mut forms = String::from("`sqlite:` (this user's own store)");
     for (index, driver) in DRIVERS.iter().enumerate() {
@@ -340,7 +342,7 @@ fn forms() -> String {
     forms
 }
 
-/// The text of a network address without its namespace, which is kept apart.
+/// The text of a network address without its namespace, which is stored separately.
 fn without_namespace(text: &str) -> String {
     let Some((rest, query)) = text.split_once('?') else { return text.to_owned() };
     let others: Vec<&str> = query.split('&').filter(|field| !field.starts_with("namespace=")).collect();
@@ -354,7 +356,7 @@ fn text_of(path: PathBuf, given: &str) -> Result<String> {
     })
 }
 
-/// A text that is no URL, without anything that may be a secret.
+/// A text that is not a URL, without anything that may be a secret.
 pub(crate) fn concealed(text: &str) -> String {
     let is_path = |scheme| DRIVERS.iter().any(|driver| driver.is_path && driver.schemes.contains(&scheme));
     let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| !is_path(*scheme)) else {
@@ -375,7 +377,7 @@ pub(crate) fn concealed(text: &str) -> String {
     format!("{scheme}:{slashes}{login}{place}{}", fields.collect::<String>())
 }
 
-/// The text without what may be a secret. The password of a store's URL may not have been encoded.
+/// The text with possible secrets hidden. The password in a store's URL may not have been encoded.
 fn redacted(text: &str) -> String {
     let (mut shown, rest) = match text.split_once("://") {
         Some((scheme, rest)) => {
@@ -393,8 +395,8 @@ fn redacted(text: &str) -> String {
     shown
 }
 
-/// Where the user and the password end, at an `@`: the last one of the authority, because a password may contain one. If there
-/// is none, the password may contain a `/` or `?` that was not encoded, and the last `@` of all counts.
+/// Where the user and the password end, at an `@`: the last one of the authority, because a password may contain one.
+/// If there is none, the password may contain a `/` or `?` that was not encoded, and the last `@` of all counts.
 fn user_ends(rest: &str) -> usize {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let authority = &rest[..end];
@@ -402,7 +404,7 @@ fn user_ends(rest: &str) -> usize {
         return at;
     }
     let has_port = authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
-    // After a host with a port, an `@` of an option is only that.
+    // After a host with a port, an `@` in an option does not end a password.
     let until = if has_port { rest.find('?').unwrap_or(rest.len()) } else { rest.len() };
     rest[..until].rfind('@').filter(|_| authority.contains(':')).unwrap_or(0)
 }
@@ -503,7 +505,7 @@ mod tests {
             "postgres://u:x?hunter2@db/x",
             "nats://hunter2@h/path",
             "do+https://hunter2@h",
-            // Not escaped, or not even a URL.
+            // A password that is not escaped, and texts that are not even URLs.
             "postgres://u:hun/hunter2@db/x",
             "postgres://u:/hunter2@db/x",
             "postgres://u:1/hunter2@db/x",

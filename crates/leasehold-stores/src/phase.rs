@@ -1,4 +1,4 @@
-//! What a call to a store's server was doing when it failed: that decides whether it may have been applied.
+//! What a call to a store's server was doing when it failed. That decides whether it may have been applied.
 //!
 //! Promise: an unanswered write is *unknown*, and nothing else is. Non-promise: each store decides what an answer means.
 
@@ -12,12 +12,12 @@ pub(crate) enum Phase {
     Reading,
     /// Writing a record.
     Writing,
-    /// Creating the table or the bucket, which has no record yet and may be created any number of times.
+    /// Creating the table or the bucket, which has no record yet, so it may be repeated.
     Preparing,
 }
 
 impl Phase {
-    /// The kind of an error when no answer came.
+    /// The kind of the error when no answer came.
     pub(crate) const fn unanswered(self) -> Kind {
         match self {
             Phase::Writing => Kind::Indeterminate,

@@ -9,10 +9,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// Schemes for which a user without a password is a token, or may be one.
+/// Schemes for which a user without a password is, or may be, a token.
 const TOKEN_SCHEMES: &[&str] = &["nats", "tls", "nats+tls", "do+https", "do+http"];
 
-/// Whether a user without a password is a secret.
+/// Whether a user without a password is a secret in URLs of this scheme.
 pub(crate) fn is_token(scheme: &str) -> bool {
     TOKEN_SCHEMES.contains(&scheme)
 }
@@ -22,7 +22,7 @@ pub(crate) fn is_token(scheme: &str) -> bool {
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps what must not be shown.
+    /// Wraps a text that must not be shown.
     pub fn new(text: impl Into<String>) -> Self {
         Secret(text.into())
     }
@@ -42,14 +42,14 @@ impl fmt::Debug for Secret {
 /// One server of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// Its name or number, an IPv6 one without brackets.
+    /// Its name or IP address; an IPv6 address has no brackets here.
     pub name: String,
     /// Its port, if one was given.
     pub port: Option<u16>,
 }
 
 impl Host {
-    /// As in URLs, with this port if none was given.
+    /// Host and port as in URLs; the given port is used if the host has none.
     pub fn authority(&self, default_port: u16) -> String {
         let port = self.port.unwrap_or(default_port);
         if self.name.contains(':') { format!("[{}]:{port}", self.name) } else { format!("{}:{port}", self.name) }
@@ -61,9 +61,9 @@ impl Host {
 pub struct Address {
     /// The scheme, such as `postgres`.
     pub scheme: String,
-    /// The user part.
+    /// The user in the URL.
     pub user: Option<String>,
-    /// The password part.
+    /// The password in the URL.
     pub password: Option<Secret>,
     /// The servers, in the order given; there may be none.
     pub hosts: Vec<Host>,
@@ -104,7 +104,7 @@ impl Address {
         Ok(Address { scheme: scheme.to_owned(), user, password, hosts, path: decode(path)?, options })
     }
 
-    /// Takes an option out, so that what is left over can be refused.
+    /// Removes and returns an option, so that the remaining ones can be refused.
     pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         let at = self.options.iter().position(|(known, _)| known == name)?;
         Some(self.options.remove(at).1)
@@ -131,7 +131,7 @@ impl Address {
     }
 }
 
-/// Without the password or token, and without the options, of which one may be a secret.
+/// Without the password or token, and without the options, because one may be a secret.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -163,7 +163,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Whether what is sent to this host stays on this machine.
+/// Whether data for this host stays on this machine.
 #[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore", feature = "object", feature = "remote"))]
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
@@ -211,22 +211,22 @@ fn decode(text: &str) -> Result<String, String> {
     Ok(decoded.into_owned())
 }
 
-/// The namespace if none is named.
+/// The namespace if none is given.
 const DEFAULT_NAMESPACE: &str = "default";
 /// The namespace in which servers keep their own records.
 const SERVER_NAMESPACE: &str = "leasehold-server";
 /// The longest namespace, in bytes.
 const MAX_NAMESPACE_BYTES: usize = 40;
 
-/// One team's part of a store that several share: lower-case letters, digits and `-`, as every store can spell it.
+/// One team's part of a store that several share: lower-case letters, digits and `-`, which every store supports.
 ///
-/// Equal names in different namespaces are different records. It keeps nobody out: whoever can open the store can open every
-/// namespace of it.
+/// Equal names in different namespaces are different records. It is not access
+/// control: whoever can open the store can open every namespace of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(Cow<'static, str>);
 
 impl Namespace {
-    /// Parses a namespace.
+    /// Parses a namespace: 1 to 40 lower-case letters, digits and `-`.
     pub fn new(text: &str) -> Result<Self> {
         let refuse = |what: &str| {
             let form = "1 to 40 lower-case letters, digits and `-`, beginning with a letter or a digit";
@@ -247,17 +247,17 @@ impl Namespace {
         Ok(Namespace(Cow::Owned(text.to_owned())))
     }
 
-    /// The one in which servers keep their own records, such as keys. No address and no key names it.
+    /// The namespace in which servers keep their own records, such as keys. No address and no key may name it.
     pub const fn server() -> Self {
         Namespace(Cow::Borrowed(SERVER_NAMESPACE))
     }
 
-    /// Whether it is the servers' own.
+    /// Whether it is the servers' own namespace.
     pub fn is_server(&self) -> bool {
         self.0 == SERVER_NAMESPACE
     }
 
-    /// The same namespace, unless it is the servers' own: that is nobody's to name.
+    /// The same namespace; an error if it is the servers' own, which nobody may use.
     pub fn to_use(self) -> Result<Self> {
         if self.is_server() {
             let why = "it holds the keys of `leasehold serve`, which `leasehold key` manages; use another namespace";
@@ -271,12 +271,13 @@ impl Namespace {
         &self.0
     }
 
-    /// Whether it is the default one.
+    /// Whether it is the default namespace.
     pub fn is_default(&self) -> bool {
         self.0 == DEFAULT_NAMESPACE
     }
 
-    /// The name of a shelf of this namespace, in stores that do not separate namespaces otherwise: `lease`, or `lease@team`.
+    /// The name of a shelf of this namespace, in stores without another
+    /// separation of namespaces: `lease`, or `lease@team`.
     pub fn shelf(&self, shelf: Shelf) -> Cow<'static, str> {
         if self.is_default() {
             return Cow::Borrowed(shelf.as_str());

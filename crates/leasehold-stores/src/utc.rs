@@ -1,6 +1,6 @@
-//! Times as services write them.
+//! Times in the formats of services.
 
-/// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
+/// The time in a `Date` header, in whole seconds, rounded down, so it is never ahead.
 #[cfg(any(
     feature = "durable",
     feature = "dynamodb",

@@ -1,26 +1,26 @@
 //! Users and groups by name.
 //!
-//! Promise: a number that is in the system's own files is shown by name, any other as the number. Non-promise: names that only a
-//! directory service knows stay numbers.
+//! Promise: an id that is in the system's own files is shown by name, any other as the number. Non-promise: names that
+//! only a directory service knows stay numbers.
 
 use std::fs;
 
-/// The name of a user.
+/// The name of a user, or its number if it has none in `/etc/passwd`.
 pub fn user(id: u32) -> String {
     named(&fs::read_to_string("/etc/passwd").unwrap_or_default(), id)
 }
 
-/// The name of the account that this process runs as.
+/// The name of the account that this process runs as (its effective user).
 pub fn own() -> String {
     user(rustix::process::geteuid().as_raw())
 }
 
-/// The name of a group.
+/// The name of a group, or its number if it has none in `/etc/group`.
 pub fn group(id: u32) -> String {
     named(&fs::read_to_string("/etc/group").unwrap_or_default(), id)
 }
 
-/// Whether this process is in a group.
+/// Whether this process is in a group, as its effective or a supplementary one.
 pub fn is_member(group: u32) -> bool {
     let groups = rustix::process::getgroups().unwrap_or_default();
     rustix::process::getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)

@@ -1,7 +1,7 @@
-//! Local clocks: the only file that reads them.
+//! Local clocks. This is the only file that reads them.
 //!
 //! Promise: a [`Moment`] counts the time for which the machine slept, so a laptop that wakes after an hour knows that
-//! its lease is gone. Non-promise: moments of two machines (or of two boots) are never comparable.
+//! its lease is gone. Non-promise: moments of two machines, or of two boots, cannot be compared.
 
 use crate::native;
 use std::ops::{Add, Sub};
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Moment(u64);
 
 impl Moment {
-    /// A moment from nanoseconds since boot, as another process on this machine wrote it down.
+    /// A moment from nanoseconds since boot, as received from another process on this machine.
     pub const fn from_nanos(nanos: u64) -> Self {
         Moment(nanos)
     }
@@ -50,14 +50,14 @@ pub fn now() -> Moment {
     Moment((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
 }
 
-/// The wall clock in milliseconds since 1970. For showing times to people and for stores that live on this very
-/// machine; never compared with another machine's.
+/// The wall clock in milliseconds since 1970. For showing times to people, and
+/// for stores that live on this machine; never compared with another machine's.
 pub fn wall_ms() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     (t.tv_sec.max(0) as u64).saturating_mul(1000).saturating_add(t.tv_nsec as u64 / 1_000_000)
 }
 
-/// Sleeps until `until`, and wakes at once when the machine resumes from a sleep that lasted past it.
+/// Sleeps until `until`. If the machine sleeps past it, this wakes at once when the machine resumes.
 pub async fn sleep_until(until: Moment) {
     native::sleep_until(until).await;
 }

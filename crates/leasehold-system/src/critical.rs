@@ -1,8 +1,8 @@
-//! Sections in which this process must not be stopped, because others wait for what it has locked.
+//! Sections in which this process must not be stopped, because others wait for its locks.
 //!
-//! A process that stops while it has a lock, as on Ctrl-Z, keeps that lock until it is continued. So code that takes such a lock
-//! [enters](enter) first, and code that is about to stop the process [pauses](pause): that waits until no thread is inside, and
-//! lets none in while the pause lasts.
+//! A process that stops while it has a lock, as on Ctrl-Z, keeps that lock until it is continued. So code that takes
+//! such a lock [enters](enter) first. Code that is about to stop the process [pauses](pause): that waits until no
+//! thread is inside, and lets none in during the pause.
 //!
 //! Promise: during a pause no thread of this process is inside. Non-promise: a signal that cannot be handled (SIGSTOP) does not
 //! wait. Entering twice on one thread can deadlock.
@@ -21,15 +21,15 @@ struct State {
     is_paused: bool,
 }
 
-/// A thread is inside for as long as it has this.
+/// The thread that has this is inside.
 #[derive(Debug)]
 pub struct Inside(());
 
-/// Nobody is inside for as long as somebody has this.
+/// No thread is inside while this exists.
 #[derive(Debug)]
 pub struct Pause(());
 
-/// Goes inside, after the pause if there is one.
+/// Enters; waits for the end of a pause first.
 pub fn enter() -> Inside {
     let mut state = GATE.state();
     while state.is_paused {
@@ -39,13 +39,13 @@ pub fn enter() -> Inside {
     Inside(())
 }
 
-/// Waits until nobody is inside, and lets nobody in until it is dropped. One pause at a time.
+/// Waits until no thread is inside, and lets none in until the result is dropped. One pause at a time.
 pub fn pause() -> Pause {
     let mut state = GATE.state();
     while state.is_paused {
         state = GATE.wait(state);
     }
-    // From here on nobody enters, so this ends when those inside are done.
+    // From here on no thread enters, so this ends when those inside are done.
     state.is_paused = true;
     while state.inside > 0 {
         state = GATE.wait(state);
@@ -53,8 +53,8 @@ pub fn pause() -> Pause {
     Pause(())
 }
 
-/// For a thread that is inside, has nothing locked and only waits: lets a pause pass, if one is due, and says whether
-/// there was one.
+/// For a thread that is inside, but holds no lock and only waits: if a pause is
+/// due, waits until it is over. Says whether there was one.
 pub fn let_pause_pass() -> bool {
     let mut state = GATE.state();
     if !state.is_paused {
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(told.recv().unwrap(), "entered");
         entering.join().unwrap();
 
-        // A thread that only waits lets it pass.
+        // A thread that only waits lets the pause happen.
         let inside = enter();
         assert!(!let_pause_pass());
         let pausing = std::thread::spawn(|| drop(self::pause()));

@@ -1,10 +1,10 @@
 //! What safe code cannot do: the only file with `unsafe`.
 //!
-//! Four things need it. A process that was started with a descriptor number on its command line must take ownership of
-//! that number; the runtime can wait on a descriptor only if told that nobody else will close it; the kernel starts a
-//! process inside a control group only by a system call that the standard library does not make; and a process that has
-//! handled a stop signal can be stopped by it only if the system's own action is put in the handler's place. All are sound
-//! by construction here, and no other file may use `unsafe`.
+//! Four things need it. A process that gets a descriptor number on its command line must take ownership
+//! of that number. The runtime can wait on a descriptor only if nobody else closes it. The kernel
+//! starts a process inside a control group only by a system call that the standard library does not
+//! make. A process that handles a stop signal can be stopped by it only if the default action replaces
+//! its handler for a moment. All are sound by construction here, and no other file may use `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -23,9 +23,9 @@ pub(crate) fn watched(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     unsafe { AsyncFd::register(descriptor) }.map_err(io::Error::from)
 }
 
-/// Takes ownership of a descriptor that our parent left open for us, and keeps it from our own children.
+/// Takes ownership of a descriptor that our parent left open for us, and keeps our children from inheriting it.
 ///
-/// Call it once per number, first thing in `main`, before anything else is opened.
+/// Call it once per number, at the start of `main`, before anything else is opened.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors 0 to 2 belong to the standard streams"));
@@ -57,11 +57,11 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Starts a command as `Command::spawn` would, but inside the control group of this folder, from its first instruction on.
-/// Moving a process there by a write to `cgroup.procs` takes the kernel some 10 ms.
+/// Starts a command like `Command::spawn`, but inside the control group of this folder from its first instruction on.
+/// Moving a running process there by a write to `cgroup.procs` takes the kernel about 10 ms.
 ///
-/// The outer error says that no process could be started there; the inner one is the command's own, such as a program
-/// that does not exist.
+/// The outer error says that no process could be started there. The inner error
+/// is the command's own, such as a program that does not exist.
 #[cfg(target_os = "linux")]
 pub(crate) fn spawn_into(
     cgroup: BorrowedFd<'_>,
@@ -86,7 +86,7 @@ pub(crate) fn spawn_into(
     // above), so no lock in that copy is held by a thread that does not exist in the child.
     let number = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
     if number == 0 {
-        // The child: it becomes the command, or says why it cannot. It must not unwind into the parent's code.
+        // The child becomes the command, or reports why it cannot. It must not unwind into the parent's code.
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command.exec()));
         let errno = failed.ok().and_then(|error| error.raw_os_error()).unwrap_or(libc::EINVAL);
         let _ = rustix::io::write(&to_parent, &errno.to_ne_bytes());
@@ -110,18 +110,19 @@ pub(crate) fn spawn_into(
     Ok(Ok(pid))
 }
 
-/// Does something while a signal has the system's own action, whatever handler this process has for it. If the signal is
-/// raised on this thread meanwhile, it has acted before this returns: after a stop signal, once the process is continued.
+/// Runs `act` while a signal has its default action, whatever handler this process
+/// has for it. If the signal is raised on this thread meanwhile, it has taken
+/// effect before this returns: after a stop signal, once the process is continued.
 ///
 /// # Errors
-/// If it is not a signal, or one whose action cannot be changed.
+/// If the number is not a signal, or the signal's action cannot be changed.
 pub fn with_default_action<T>(signal: i32, act: impl FnOnce() -> T) -> io::Result<T> {
     // Two at once would restore what they found, and the later one would leave the default action.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let signal = Signal::try_from(signal)?;
     let own = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the system's own action runs no code of ours.
+    // SAFETY: the default action runs no code of ours.
     let handler = unsafe { sigaction(signal, &own) }?;
     let done = act();
     // SAFETY: it was this signal's action until now, and a handler once installed stays valid.

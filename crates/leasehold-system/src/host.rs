@@ -1,20 +1,20 @@
-//! Who this machine is.
+//! The identity of this machine.
 
 use crate::native;
 
-/// The machine's name, or `unknown-host` where it has none that is printable.
+/// The machine's name: its printable ASCII characters, at most 64 of them, or `unknown-host` if it has none.
 pub fn name() -> String {
     let uname = rustix::system::uname();
     let name: String = uname.nodename().to_string_lossy().chars().filter(|c| c.is_ascii_graphic()).take(64).collect();
     if name.is_empty() { "unknown-host".into() } else { name }
 }
 
-/// This process's number.
+/// The id of this process.
 pub fn pid() -> u32 {
     std::process::id()
 }
 
-/// What tells this boot of the machine from every other; none where the system does not say.
+/// An id that is different for each boot of the machine; none where the system has no such id.
 pub fn boot_id() -> Option<String> {
     native::boot_id().map(|id| id.trim().to_owned()).filter(|id| !id.is_empty())
 }

@@ -1,7 +1,7 @@
-//! What differs between Linux and macOS, and nothing else.
+//! Everything that differs between Linux and macOS, and nothing else.
 //!
-//! Promise: every call below means the same on both systems, so no other crate names an operating system.
-//! Non-promise: it knows nothing of leases; it decides nothing.
+//! Promise: every call below means the same on both systems, so no other crate names an operating system. Non-promise:
+//! it knows nothing of leases, and decides nothing.
 
 #[cfg(target_os = "linux")]
 mod linux;

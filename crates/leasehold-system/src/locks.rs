@@ -1,9 +1,9 @@
-//! Who has a part of a file locked against everybody else (POSIX record locks).
+//! Which process holds a lock on a part of a file (POSIX record locks).
 //!
-//! Promise: [`Owner::end_if_stopped`] ends a process only if it has the same user and the same program, is stopped, not by a
-//! debugger, and still has the lock; never another process that was given its number. Non-promise: [`owner`] does not see a
-//! process in another PID namespace, and none at all on macOS. There [`ask`] helps, in a process that does not use the file:
-//! closing a descriptor drops all locks that its process has on the file.
+//! Promise: [`Owner::end_if_stopped`] ends a process only if it has the same user and the same program, is stopped but
+//! not by a debugger, and still has the lock; never another process that got its id. Non-promise: [`owner`] does not
+//! see processes in other PID namespaces, and none at all on macOS. There [`ask`] helps, in a process that does not use
+//! the file: closing a descriptor drops all locks that its process has on the file.
 
 use crate::native::locks as native;
 use rustix::process::{Flock, FlockType};
@@ -20,7 +20,7 @@ pub struct Owner {
     /// The program's short name.
     pub(crate) name: String,
     pub(crate) state: State,
-    /// Clock ticks after boot: tells it from a later process of the same number.
+    /// Clock ticks after boot. Tells it from a later process with the same id.
     pub(crate) started: u64,
 }
 
@@ -31,34 +31,34 @@ pub enum State {
     Running,
     /// It was stopped by a signal and waits to be continued.
     Stopped,
-    /// A debugger has it.
+    /// A debugger traces it.
     Traced,
 }
 
 impl Owner {
-    /// Its number.
+    /// Its process id.
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// What it did when it was looked at.
+    /// Its state when it was looked at.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Whether it is this very process.
+    /// Whether it is this process.
     pub fn is_us(&self) -> bool {
         self.pid.cast_unsigned() == std::process::id()
     }
 
-    /// Kills it, if it belongs to this user, runs this very program, is stopped and not traced, and `still_owns` holds after
-    /// these checks. Says whether it was killed.
+    /// Kills it, if it belongs to this user, runs this program, is stopped and not traced, and `still_owns` is true
+    /// after these checks. Returns whether it was killed.
     pub fn end_if_stopped(&self, still_owns: impl FnOnce() -> bool) -> bool {
         self.state == State::Stopped && !self.is_us() && native::end_if_stopped(self, still_owns)
     }
 }
 
-/// As in `process 4242 (leasehold)`.
+/// For example `process 4242 (leasehold)`.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} ({})", self.pid, self.name)
@@ -70,24 +70,24 @@ pub fn owner(file: &Path, bytes: &[RangeInclusive<u64>]) -> Option<Owner> {
     native::owner(file, bytes)
 }
 
-/// What the kernel says about a lock's owner.
+/// The kernel's answer about a lock's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// Nobody has it.
+    /// No process has it.
     Nobody,
-    /// A process of this number.
+    /// A process with this id.
     Process(i32),
-    /// A process that has no number here: it is in another PID namespace, as in another container.
+    /// A process without an id here: it is in another PID namespace, such as another container.
     Elsewhere,
 }
 
-/// Asks the kernel who has one of these bytes of a file locked exclusively. Never call it in a process that has locks on the
-/// file: they would be dropped.
+/// Asks the kernel which process has one of these bytes of a file locked exclusively. Never call it in a process that
+/// has locks on the file: they would be dropped.
 pub fn ask(file: &Path, bytes: &[RangeInclusive<u64>]) -> io::Result<Told> {
     let file = File::open(file)?;
     for range in bytes {
         let length = range.end() - range.start() + 1;
-        // What a reader would wait for.
+        // The lock that a reader would wait for.
         let wanted = Flock { start: *range.start(), length, ..Flock::from(FlockType::ReadLock) };
         match rustix::process::fcntl_getlk(&file, &wanted)? {
             Some(Flock { pid: Some(pid), .. }) => return Ok(Told::Process(pid.as_raw_nonzero().get())),

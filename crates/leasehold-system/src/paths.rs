@@ -1,4 +1,4 @@
-//! Where this user's lasting files belong.
+//! The folder for this user's lasting files.
 
 use crate::native;
 use std::io;

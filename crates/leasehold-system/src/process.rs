@@ -1,9 +1,9 @@
 //! The tree of processes below this one.
 //!
-//! Promise: [`Tree::signal`] also reaches children that left their group or session, or whose first thread has exited, and never
-//! another process that was given the number of one. Non-promise: work handed to another service (`at`, `systemd-run`, a
-//! container engine) is not below us; and without a control group a program that forks faster than we look may escape
-//! [`Tree::kill`] for a while.
+//! Promise: [`Tree::signal`] also reaches children that left their group or session, or whose
+//! first thread has exited, and never another process that got the id of one. Non-promise: work
+//! handed to another service (`at`, `systemd-run`, a container engine) is not below us. Without a
+//! control group, a program that forks faster than we look may escape [`Tree::kill`] for a while.
 
 use crate::clock;
 use crate::native::cgroup::Cgroup;
@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long our own children are looked at without a pause in one call of [`Tree::kill`].
+/// How long one call of [`Tree::kill`] looks at our own children without a pause.
 const LONGEST_CHASE: Duration = Duration::from_millis(5);
-/// The chase is over when no new child has come for so long: a process takes about this long to die.
+/// The chase is over when no new child was seen for this long: a process takes about this long to die.
 const QUIET: Duration = Duration::from_micros(500);
 
-/// Whether orphans below us become our children here: then a process without children has no descendants at all.
+/// Whether orphans below us become our children here. If so, a process without children has no descendants at all.
 pub const ADOPTS_ORPHANS: bool = native::ADOPTS_ORPHANS;
 
-/// This very program, to be started again.
+/// The file of this program, to start it again.
 pub fn own_program() -> io::Result<PathBuf> {
     native::own_program()
 }
@@ -36,13 +36,13 @@ pub fn is_ignored(signal: i32) -> bool {
     native::is_ignored(signal)
 }
 
-/// Fails with [`io::ErrorKind::Unsupported`] where the visible process table is not that of this process, as in a PID namespace
-/// with the outer `/proc`. No process can be supervised there.
+/// Fails with [`io::ErrorKind::Unsupported`] where the visible process table is not that of this process, as in a PID
+/// namespace with the outer `/proc`. No process can be supervised there.
 pub fn check_table() -> io::Result<()> {
     native::check_table()
 }
 
-/// Our children that have died and that nobody has collected yet.
+/// The ids of our children that have died and were not reaped yet.
 pub fn dead_children() -> BTreeSet<i32> {
     let children = native::Children::open().list().unwrap_or_default().into_iter();
     children.filter(|pid| native::is_dead(*pid)).collect()
@@ -51,13 +51,13 @@ pub fn dead_children() -> BTreeSet<i32> {
 /// What processes have used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// In user and kernel mode, on all processors.
+    /// Time in user and kernel mode, on all processors.
     pub cpu: Duration,
-    /// The most memory at one time: of all together in a control group that counts it, else of the largest one.
+    /// The peak memory: of the whole control group if there is one that counts it, otherwise of the largest process.
     pub peak_memory_bytes: u64,
 }
 
-/// The processes below this one, apart from those that were there before.
+/// The processes below this one, except those that existed before.
 #[derive(Debug)]
 pub struct Tree {
     strangers: HashMap<i32, native::Entry>,
@@ -65,34 +65,34 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Adopts orphans from now on, where the system can. Processes that are below us already are not ours to signal: a shell may
-    /// have started them before it became us by `exec`.
+    /// Adopts orphans from now on, where the system can. Processes that are below us already are not ours to signal: a
+    /// shell may have started them before it became us by `exec`.
     ///
     /// # Errors
-    /// As [`check_table`].
+    /// The same as [`check_table`].
     pub fn begin() -> io::Result<Self> {
         native::check_table()?;
         native::adopt_orphans()?;
         Ok(Tree { strangers: native::children_now(), cgroup: None })
     }
 
-    /// Makes a control group for what [`Tree::spawn`] starts. It goes with the tree. The key must be random: it tells our
-    /// group from all others.
+    /// Creates a control group for what [`Tree::spawn`] starts. It is removed
+    /// with the tree. The key must be random: it tells our group from all others.
     ///
     /// # Errors
-    /// If none can be made, and why. Everything else works without.
+    /// If none can be created, with the reason. Everything else works without it.
     pub fn enclose(&mut self, key: &str) -> io::Result<&Path> {
         Ok(self.cgroup.insert(Cgroup::make(key)?).path())
     }
 
-    /// Takes over the control group that a child of ours made with this key, if it exists by now.
+    /// Takes over the control group that our child `maker` created with this key, if it exists.
     pub fn take_over(&mut self, maker: Pid, key: &str) {
         if self.cgroup.is_none() {
             self.cgroup = Cgroup::find(maker, key);
         }
     }
 
-    /// Starts a command: in our control group, if there is one, from its first instruction on.
+    /// Starts a command, inside our control group from its first instruction on if there is one.
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<Pid> {
         if let Some(cgroup) = &self.cgroup {
             if let Ok(started) = cgroup.spawn(command) {
@@ -108,7 +108,7 @@ impl Tree {
         self.cgroup.is_some()
     }
 
-    /// Whether having no children proves that nothing is left.
+    /// Whether having no children proves that no descendant is left.
     pub fn childless_is_empty(&self) -> bool {
         ADOPTS_ORPHANS && self.strangers.is_empty()
     }
@@ -118,7 +118,7 @@ impl Tree {
         self.signal_outside(None, signal)
     }
 
-    /// Signals every living descendant that is not a member of `group`, which was signalled as a whole.
+    /// Signals every living descendant that is not in the process group `group`, which was signalled as a whole.
     pub fn signal_outside(&self, group: Option<i32>, signal: Signal) -> io::Result<()> {
         for (pid, entry) in native::descendants(&self.strangers)? {
             if Some(entry.group) != group {
@@ -128,9 +128,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Kills what it can of everything below us: the control group at once, then our own children for as long as new ones
-    /// come, within a bound, then whatever a walk of the process table finds. `reap` collects the dead and says whether
-    /// nothing is left, which ends it; that is also the answer. Call it again until it is true.
+    /// Kills everything that it can find below us: the control group at once, then our own children for as long as new
+    /// ones appear, within a bound, then all that a walk of the process table finds. `reap` reaps the dead and says
+    /// whether nothing is left, which ends this; that is also the result. Call it again until it is true.
     pub fn kill(&self, mut reap: impl FnMut() -> bool) -> bool {
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.kill();
@@ -142,8 +142,8 @@ impl Tree {
         reap()
     }
 
-    /// A program may fork and exit faster than the table can be walked. Each generation of it is our own child as soon as
-    /// the one before is dead, and our own children are listed in microseconds.
+    /// A program may fork and exit faster than the table can be walked. Each generation of it becomes our own child as
+    /// soon as the one before is dead, and listing our own children takes microseconds.
     fn chase(&self, reap: &mut impl FnMut() -> bool) -> bool {
         let children = native::Children::open();
         let start = clock::now();
@@ -166,8 +166,8 @@ impl Tree {
         }
     }
 
-    /// What everything that was started here has used so far: by the account of the control group, or else of those that were
-    /// reaped. None where the system does not say.
+    /// What everything that was started here has used so far, according to the control group, or else to those that
+    /// were reaped. None where the system does not report it.
     pub fn usage(&self) -> Option<Usage> {
         let reaped = getrusage(UsageWho::RUSAGE_CHILDREN).ok().map(|usage| {
             let micros =
@@ -182,12 +182,12 @@ impl Tree {
         })
     }
 
-    /// The living descendants.
+    /// The ids of the living descendants.
     pub fn pids(&self) -> io::Result<Vec<i32>> {
         Ok(native::descendants(&self.strangers)?.into_keys().collect())
     }
 
-    /// Whether we have no children but those that were there before, as far as the system lists them.
+    /// Whether our only children, as far as the system lists them, are those that existed before.
     pub fn has_only_strangers(&self) -> bool {
         let children = native::Children::open().list().unwrap_or_default();
         children.into_iter().all(|pid| native::is_among(&self.strangers, pid))

@@ -1,14 +1,14 @@
-//! A file for what a child of ours writes and we read.
+//! A file that a child of ours writes and we read.
 //!
-//! Promise: only this user can read it; it has a path until it is dropped, and is removed then. Where the system can, it is in
-//! memory, so that nothing is left even if we are killed. Non-promise: elsewhere a kill leaves a file in the folder for temporary
-//! files.
+//! Promise: only this user can read it; it has a path until it is dropped, and is removed
+//! then. Where the system can, it is in memory, so that nothing is left even if we are killed.
+//! Non-promise: elsewhere, a killed process leaves a file in the folder for temporary files.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The file.
+/// A file that is removed when dropped.
 #[derive(Debug)]
 pub struct Scratch {
     pub(crate) file: File,
@@ -18,17 +18,17 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// An empty one.
+    /// An empty file.
     pub fn new() -> io::Result<Self> {
         crate::native::scratch()
     }
 
-    /// Where others find it.
+    /// The path by which a child process opens it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All that was written to it.
+    /// Everything that was written to it.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         (&self.file).seek(SeekFrom::Start(0))?;

@@ -20,13 +20,13 @@ impl Terminal {
         Some(Terminal { tty, ours: rustix::process::getpgrp(), lent: Cell::new(None) })
     }
 
-    /// Whether a person uses it: neither input nor output is a file or another program.
+    /// Whether a person uses it: both input and output are terminals.
     pub fn is_spoken_to(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
-    /// Puts another process group of this session in front, if ours is, and says whether that other is now. A job in
-    /// the background has no terminal to lend.
+    /// Puts another process group of this session in front, if ours is in front, and returns whether the other group is
+    /// in front now. A job in the background has no terminal to lend.
     pub fn lend_to(&self, group: i32) -> bool {
         let Some(group) = Pid::from_raw(group) else { return false };
         if self.in_front() == Some(self.ours) {
@@ -36,9 +36,9 @@ impl Terminal {
         self.in_front() == Some(group)
     }
 
-    /// The same for a group that was stopped because it used the terminal. Our own group uses it too, so the system stops us until
-    /// a shell puts us in front. If we checked and then stopped ourselves, a shell that did so in between would be missed. False
-    /// where no shell ever will.
+    /// The same for a group that was stopped because it used the terminal. Our own group uses it too, so the system
+    /// stops us until a shell puts us in front. Checking first and then stopping ourselves would miss a shell that does
+    /// so in between. False if no shell ever will.
     pub fn lend_in_turn(&self, group: i32) -> bool {
         let Some(group) = Pid::from_raw(group) else { return false };
         let lent = self.in_front() == Some(group) || rustix::termios::tcsetpgrp(&self.tty, group).is_ok();
@@ -48,7 +48,7 @@ impl Terminal {
         lent
     }
 
-    /// Puts our own group in front again, if the one that it was lent to still is.
+    /// Puts our own group in front again, if the group that it was lent to is still in front.
     pub fn take_back(&self) {
         if let Some(group) = self.lent.take()
             && self.in_front() == Some(group)
@@ -67,7 +67,7 @@ impl Terminal {
     }
 
     fn put_in_front(&self, group: Pid) {
-        // A group that is not in front is stopped by SIGTTOU for this very call, unless it blocks the signal.
+        // A group that is not in front is stopped by SIGTTOU for this call, unless it blocks the signal.
         let mut ttou = nix::sys::signal::SigSet::empty();
         ttou.add(nix::sys::signal::Signal::SIGTTOU);
         if ttou.thread_block().is_ok() {

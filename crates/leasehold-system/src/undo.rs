@@ -1,11 +1,11 @@
 //! Switches that turn a fix off, so that the torture test can show that it finds the bug.
 //!
-//! Promise: without the feature `undo`, which only the command's own feature `undo` turns on, nothing is read and every fix is
-//! in force. Non-promise: not every fix has a switch; bugs that no fault of the torture test can trigger have tests of their
-//! own.
+//! Promise: without the feature `undo`, which only the command's own feature `undo` turns
+//! on, the variable is not read and every fix is in force. Non-promise: not every fix has
+//! a switch; bugs that no fault of the torture test can trigger have tests of their own.
 
 crate::words! {
-    /// A fix that can be turned off.
+    /// A fix that can be turned off. Each variant describes the fix; its name and word say what happens without it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Mend {
         /// The end of a run is reported until the trust window ends, not once.
@@ -34,12 +34,12 @@ crate::words! {
         BadCheckpointEndsTheLane = "bad-checkpoint-ends-the-lane",
         /// A spool's janitor reports the file that it cannot handle, and continues with the others.
         JanitorErrorStopsTheSpool = "janitor-error-stops-the-spool",
-        /// A spool's worker keeps a file alive that another user owns.
+        /// A spool's worker can keep a file alive that another user owns.
         SignOfLifeNeedsTheOwner = "sign-of-life-needs-the-owner",
     }
 }
 
-/// The variable that names the fixes to turn off.
+/// The variable that names the one fix to turn off.
 pub const VARIABLE: &str = "LEASEHOLD_UNDO";
 
 /// Whether this fix is turned off in this process.

@@ -1,7 +1,8 @@
 //! What kind of file system a path is on.
 //!
-//! Promise: [`Volume::Local`] means that only this kernel writes to the file system, so that its clock is the file system's and
-//! shared memory works there. Non-promise: a folder that a tool copies elsewhere (Dropbox, Syncthing) looks local.
+//! Promise: [`Volume::Local`] means that only this kernel writes to the file system, so
+//! its timestamps are from this machine's clock and shared memory works there.
+//! Non-promise: a folder that a tool copies elsewhere (Dropbox, Syncthing) looks local.
 
 use crate::native;
 use std::fs::Metadata;
@@ -9,14 +10,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Who else may be writing to a file system.
+/// Who else may write to a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Volume {
-    /// Nobody: a disk or memory of this machine.
+    /// Nobody: a disk or the memory of this machine.
     Local,
     /// Other machines: a network or cluster file system of this name.
     Network(&'static str),
-    /// Unknown: a program stands behind it (FUSE), or the kind is not on our list.
+    /// Unknown: a program implements it (FUSE), or its kind is not in our list.
     Unknown,
 }
 
@@ -25,17 +26,17 @@ pub enum Volume {
 pub enum SecondName {
     /// It has so many hard links.
     Links(u64),
-    /// It is mounted by itself, as `docker run -v file:/file` does, and so may be used where it was mounted from.
+    /// It is a mount point of its own, as with `docker run -v file:/file`, and may also be in use at its source.
     Mount,
 }
 
 impl SecondName {
-    /// Whether a file has another name; mounts are not checked.
+    /// Whether a file has another hard link. Mounts are not checked.
     pub fn by_link(file: &Metadata) -> Option<Self> {
         (file.nlink() > 1).then(|| SecondName::Links(file.nlink()))
     }
 
-    /// Whether a file has another name, or may have.
+    /// Whether a file has another path, or may have one.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         let linked = SecondName::by_link(&std::fs::metadata(path)?);
         Ok(linked.or(native::volume::is_mount_point(path)?.then_some(SecondName::Mount)))
@@ -64,13 +65,13 @@ impl SecondName {
     }
 }
 
-/// The kind of file system that an existing path is on.
+/// The kind of file system of an existing path.
 pub fn of(path: &Path) -> io::Result<Volume> {
     native::volume::of(path)
 }
 
-/// When a file, or a link itself, was last changed, in milliseconds of the clock that stamps it. A file server is asked again,
-/// whatever this machine has cached.
+/// When a file, or a link itself, was last changed, in milliseconds of the file system's clock. A file server is asked
+/// again, even if this machine has cached the answer.
 pub fn changed_ms(path: &Path) -> io::Result<u64> {
     let (seconds, nanos) = native::volume::changed(path)?;
     Ok((seconds.max(0) as u64).saturating_mul(1000).saturating_add(u64::from(nanos) / 1_000_000))

@@ -1,7 +1,8 @@
-//! A backlog: a queue in a store, or a spool, for those who add to it, work on it or operate on it.
+//! A backlog: a queue in a store, or a spool, for code that adds to it, works on it or operates on it.
 //!
-//! Promise: each verb means the same for both, and what a spool cannot do is refused before anything is changed.
-//! Non-promise: listings, which [`crate::queue::Queue::list`] and [`crate::spool::Spool::survey`] give in shapes of their own.
+//! Promise: each verb means the same for both, and what a spool cannot do is refused
+//! before anything is changed. Non-promise: listings; [`crate::queue::Queue::list`]
+//! and [`crate::spool::Spool::survey`] return those in shapes of their own.
 
 use crate::queue::protocol::Order;
 use crate::queue::{Chores, Item, ItemId, ItemName, NewItem, Payload, Purged, QueueName, Reason, State};
@@ -18,26 +19,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who is told of what is passed over.
+/// Called with the error of each thing that was skipped.
 pub type Warn = fn(&Error);
 
-/// A claim that was found to have run out: its worker died, or was away for too long.
+/// A claim that was found expired: its worker died, or was unreachable for too long.
 #[derive(Debug)]
 pub struct Expired {
     /// The item.
     pub id: ItemId,
-    /// The epoch of that claim.
+    /// The epoch of the expired claim.
     pub epoch: Epoch,
-    /// What became of the item: it is in line again, claimed by another worker, or a dead letter.
+    /// The item now: in line again, claimed by another worker, or a dead letter.
     pub seen: ItemView,
 }
 
-/// Who hears of claims that were found to have run out, from whoever ended them. Clones share it.
+/// Called for each expired claim that was found, by whoever ended it. Clones share the callback.
 #[derive(Clone, Default)]
 pub struct OnExpired(Option<Arc<dyn Fn(Expired) + Send + Sync>>);
 
 impl OnExpired {
-    /// Calls this, which must not block.
+    /// Calls `hear`, which must not block.
     pub fn new(hear: impl Fn(Expired) + Send + Sync + 'static) -> Self {
         OnExpired(Some(Arc::new(hear)))
     }
@@ -55,22 +56,22 @@ impl Debug for OnExpired {
     }
 }
 
-/// What a worker is to know of an item that it has claimed.
+/// Everything that a worker needs to know about an item that it has claimed.
 #[derive(Debug)]
 pub struct Attempt {
     /// The item's id.
     pub id: ItemId,
     /// The proof to show to guards.
     pub token: Token,
-    /// The first attempt is 1.
+    /// Which attempt this is; the first is 1.
     pub number: u32,
-    /// What an earlier attempt left for this one.
+    /// The checkpoint that an earlier attempt left.
     pub checkpoint: Option<String>,
     /// What the item carries.
     pub payload: Content,
 }
 
-/// A payload, or the file that it is in.
+/// A payload, or the file that contains it.
 #[derive(Debug)]
 pub enum Content {
     /// The bytes themselves.
@@ -79,34 +80,34 @@ pub enum Content {
     File(PathBuf),
 }
 
-/// An item that a completion adds.
+/// A follow-up of a completed item.
 #[derive(Debug, Clone)]
 pub struct Addition {
-    /// The queue that it goes to, if not that of the completed item. A spool adds to itself only.
+    /// The queue to add it to, if not that of the completed item. A spool adds only to itself.
     pub queue: Option<QueueName>,
     /// The item.
     pub item: NewItem,
 }
 
-/// An item as it was seen.
+/// An item, as it was read.
 #[derive(Debug)]
 pub enum ItemView {
-    /// In a queue, with the store's time.
+    /// An item of a queue, with the store's time.
     Item(ItemName, Box<Item>, Timestamp),
-    /// In a spool.
+    /// An item of a spool.
     File(SpoolItem),
-    /// In a spool, with its notes, and with its payload if that is short enough and this user may read it.
+    /// An item of a spool, with its notes. Also its payload, if that is short enough and this user may read it.
     Shown(Shown, Result<Option<Vec<u8>>>),
 }
 
 impl ItemView {
-    /// An item of a store, as it was just written: what waits has waited since then.
+    /// An item of a store, as it was just written. Its `since` serves as the store's time.
     pub(crate) fn written(name: ItemName, item: Item) -> Self {
         let now = item.since;
         ItemView::Item(name, Box::new(item), now)
     }
 
-    /// Its epoch.
+    /// Its epoch when it was read.
     pub fn epoch(&self) -> Epoch {
         match self {
             ItemView::Item(_, item, _) => item.epoch,
@@ -114,7 +115,7 @@ impl ItemView {
         }
     }
 
-    /// Whether it was given up for good.
+    /// Whether it is a dead letter.
     pub fn is_dead(&self) -> bool {
         match self {
             ItemView::Item(_, item, _) => matches!(item.state, State::Dead { .. }),
@@ -126,37 +127,37 @@ impl ItemView {
 /// An operator's order.
 #[derive(Debug)]
 pub struct Ordered {
-    /// Who gives it.
+    /// Who orders it.
     pub by: Who,
     /// Why, for the item's history.
     pub why: Why,
-    /// The epoch of the item that it was decided on, if it holds for no other.
+    /// The item's epoch on which it was decided; the order is refused at any other. None if it does not matter.
     pub if_epoch: Option<Epoch>,
-    /// What is to be done.
+    /// What to do.
     pub order: Order,
 }
 
-/// An operator's request to whoever has claimed an item to finish.
+/// An operator's request to the worker that has claimed an item, to finish.
 #[derive(Debug)]
 pub struct Asking {
     /// Who asks.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
-    /// The epoch of the item that it was decided on, if it holds for no other.
+    /// The item's epoch on which it was decided; the request is refused at any other. None if it does not matter.
     pub if_epoch: Option<Epoch>,
-    /// How long there is to finish.
+    /// How long the worker has to finish.
     pub within: Ttl,
 }
 
 /// An order that was carried out.
 #[derive(Debug)]
 pub struct Carried {
-    /// The item now. After an answer that was lost, others may have claimed it since.
+    /// The item now. If the answer was lost, others may have claimed it since.
     pub seen: ItemView,
-    /// The epoch that the order began.
+    /// The epoch that the order started.
     pub epoch: Epoch,
-    /// The new holder's, for a hand-off.
+    /// The new holder's token, for a hand-off.
     pub token: Option<Token>,
 }
 
@@ -172,20 +173,20 @@ pub(crate) fn changed_since(what: &str, expected: Epoch, seen: Epoch) -> Error {
 /// What a janitor or a purge did.
 #[derive(Debug)]
 pub struct JanitorReport {
-    /// How many items of each kind, in the order in which people are told.
+    /// How many items of each kind, in the order in which they are printed.
     pub counts: Vec<(&'static str, usize)>,
-    /// The first trouble that kept an item from being looked after.
+    /// The first error that kept an item from being handled.
     pub trouble: Option<Error>,
 }
 
-/// How long whoever claims waits for an item.
+/// How long a claim waits for an item.
 #[derive(Debug, Clone, Copy)]
 pub enum Wait {
-    /// What is there is claimed, or nothing.
+    /// Not at all: a waiting item is claimed, or none.
     Not,
     /// This long at most.
     For(Duration),
-    /// Until there is one.
+    /// Until there is an item.
     Forever,
 }
 
@@ -194,33 +195,35 @@ pub enum Wait {
 pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// A claimed item.
     type Grant: Debug + Send + Sync + 'static;
-    /// Who claims items, one after the other.
+    /// Claims items, one after the other.
     type Claimer: Send;
-    /// How many lines are best added at once; each is an item as soon as it has come, where one by one is as good.
+    /// How many lines to add at once. 1 if adding them one by one is as fast,
+    /// so that each is an item as soon as it is read.
     const BATCH: usize = 1;
 
-    /// Whether anything was ever added to it. Asks the store, some of which are only connected to when they are asked.
+    /// Whether anything was ever added to it. Asks the store, which may connect only now.
     async fn is_known(&self) -> Result<bool> {
         Ok(true)
     }
 
-    /// Adds an item that carries what comes from `payload`, which may take its time; gives its id, and whether it is new.
+    /// Adds an item whose payload is read from `payload`, which may take long. Returns its id, and whether it is new.
     async fn add(&self, new: NewItem, payload: Box<dyn Read + Send>) -> Result<(ItemId, bool)>;
 
-    /// Adds an item for each line. Those before one that fails are added, and `added` has them.
+    /// Adds an item for each line. If one fails, those before it were added, and `added` has their ids.
     async fn add_lines(&self, like: &NewItem, lines: Vec<String>, added: &mut Vec<(ItemId, bool)>) -> Result<()>;
 
-    /// The same, and whatever ends a claim that has run out through it tells this one. A server that ends one tells nobody.
+    /// The same, with a callback for claims that are found expired through it.
+    /// Claims that a server ends are not reported.
     #[must_use]
     fn hearing(self, heard: OnExpired) -> Self;
 
-    /// Claims for this long at a time, as a holder of this label. `warn` is told, once each, of what is passed over.
+    /// A claimer whose claims have this TTL and label. `warn` is called once for each thing that is skipped.
     fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer>;
 
     /// Claims the first item that may be claimed; none if there was none in that time.
     async fn claim(claimer: &mut Self::Claimer, wait: Wait) -> Result<Option<Self::Grant>>;
 
-    /// What a keeper keeps while a claimed item is worked on.
+    /// A claimed item in the form that a keeper renews while it is worked on.
     fn tenancy(&self, grant: Self::Grant) -> Kept<Self> {
         Kept { backlog: self.clone(), clock: self.clock(), grant }
     }
@@ -228,16 +231,17 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// The worker's own clock, by which it counts its trust windows.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// What a claim allows while it is in force.
+    /// The TTL and the trust window of a claim.
     fn live(grant: &Self::Grant) -> Live;
 
-    /// Hints that a claimed item may have changed; none where nobody can push them.
+    /// Hints that a claimed item may have changed; none where they cannot be pushed.
     fn watch(&self, grant: &Self::Grant) -> Opening;
 
-    /// Whether the item shows what its worker has not heard: that it is no longer claimed by it, or that it is to finish.
+    /// Whether the item shows something new to its worker: that the claim was
+    /// lost, or that an operator asks it to finish.
     async fn has_news(&self, grant: &Self::Grant) -> Result<bool>;
 
-    /// Who asks the worker to finish, as the last renewal found it. A spool's worker is asked by a signal only.
+    /// The request to finish, as the last renewal found it. A spool's worker is asked only by a signal.
     fn asked_to_finish(_: &Self::Grant) -> Option<&Drain> {
         None
     }
@@ -245,23 +249,24 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// How long ago progress was last reported under this claim, if it ever was.
     async fn progress_age(&self, grant: &Self::Grant) -> Result<Option<Duration>>;
 
-    /// What the worker of a claimed item is to know.
+    /// What the worker of a claimed item needs to know.
     fn attempt(&self, grant: &Self::Grant) -> Attempt;
 
-    /// The claim that a token stands for, to be ended.
+    /// The claim of a token, for ending it.
     async fn by_token(&self, token: &Token) -> Result<Self::Grant>;
 
-    /// Renews each of these claims, and gives an answer for each, in the same order: one that fails leaves the others renewed.
+    /// Renews each of these claims, and returns an answer for each, in the same
+    /// order. One that fails leaves the others renewed.
     async fn renew(&self, grants: &mut [&mut Self::Grant]) -> Vec<Result<()>>;
 
-    /// Renews the claim of a token, and notes how far the work has come; gives who asks to finish, if anybody does. A spool
-    /// keeps checkpoints only.
+    /// Renews the claim of a token, and records how far the work has come. Returns an operator's request to finish, if
+    /// there is one. A spool keeps only checkpoints.
     async fn report(&self, token: &Token, report: Report) -> Result<Option<Drain>>;
 
-    /// Completes an item. Its result and what it adds count if and only if this succeeds.
+    /// Completes an item. Its result and its follow-ups count if and only if this succeeds.
     async fn complete(&self, grant: &Self::Grant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView>;
 
-    /// Gives an attempt up: the item is tried again after a pause, or is a dead letter.
+    /// Gives an attempt up: the item is tried again after a pause, or becomes a dead letter.
     async fn fail(
         &self,
         grant: &Self::Grant,
@@ -273,24 +278,25 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// Gives an item back untried.
     async fn give_back(&self, grant: &Self::Grant) -> Result<()>;
 
-    /// A claimed item, with all there is to see of it.
+    /// A claimed item, with everything that can be shown of it.
     async fn claimed(&self, grant: &Self::Grant) -> Result<ItemView>;
 
-    /// An item, with all there is to see of it.
+    /// An item, with everything that can be shown of it.
     async fn show(&self, id: &ItemId) -> Result<ItemView>;
 
-    /// Carries out an operator's order. A hand-off that was carried out, and was over by the time that this was known, is an
-    /// error of kind [`leasehold_core::Kind::Lost`].
+    /// Carries out an operator's order. If a hand-off was carried out, but its claim was over before the answer
+    /// arrived, that is an error of kind [`leasehold_core::Kind::Lost`].
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<Carried>;
 
-    /// Asks whoever has claimed the item to finish within this time, and nobody new claims it meanwhile. Gives the item; none if
-    /// nobody has claimed it.
+    /// Asks the worker that has claimed the item to finish within a time, in which
+    /// nobody else can claim it. Returns the item; none if nobody has claimed it.
     async fn ask_to_finish(&self, _: &ItemId, _: Asking) -> Result<Option<Item>> {
         let message = "a spool cannot ask its workers to finish; nothing was changed. Send the worker SIGTERM, or leave --drain out";
         Err(Error::new(Kind::Unsupported, message))
     }
 
-    /// Waits until whoever was asked at this epoch works on the item no more, and at most this long; gives what was seen last.
+    /// Waits, at most this long, until the worker that had claimed it at this
+    /// epoch no longer works on the item. Returns what it saw last.
     async fn drained(&self, id: &ItemId, _: Epoch, _: Duration) -> Result<ItemView> {
         self.show(id).await
     }
@@ -298,20 +304,21 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// Counts the items of each state.
     async fn tally(&self) -> Result<Tally>;
 
-    /// The dead letters, in the order in which they were given up. What cannot be read goes to `troubles`.
+    /// The dead letters, in the order in which they were given up. Errors of
+    /// those that cannot be read are added to `troubles`.
     async fn dead_letters(&self, troubles: &mut Vec<Error>) -> Result<Vec<DeadLetter>>;
 
-    /// Whether every item is finished: none waits, none is claimed, and no completion has anything left to add.
+    /// Whether every item is finished: none waits, none is claimed, and no completion has follow-ups left to add.
     async fn is_finished(&self) -> Result<bool>;
 
-    /// Puts back what ran out, and finishes what was cut off.
+    /// Puts items with expired claims back, and finishes interrupted work.
     async fn clean(&self, warn: Warn) -> Result<JanitorReport>;
 
-    /// Removes what was finished so long ago, dead letters only if they are asked for.
+    /// Removes items that were finished longer ago than this, dead letters only `with_dead`.
     async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport>;
 }
 
-/// A claimed item that a keeper keeps.
+/// A claimed item that a keeper renews.
 #[derive(Debug)]
 pub struct Kept<B: Backlog> {
     backlog: B,
@@ -361,7 +368,7 @@ impl<B: Backlog> Tenancy for Kept<B> {
 }
 
 impl JanitorReport {
-    /// What is no item is told; only what is one, and could not be looked after, is a trouble.
+    /// Entries that are not items are only reported. Items that could not be handled count as trouble.
     pub(crate) fn cleaned(done: Chores, warn: Warn) -> Self {
         done.odd.iter().for_each(warn);
         let counts = vec![
@@ -384,7 +391,7 @@ impl JanitorReport {
     }
 }
 
-/// Reads at most one byte more than this, so that what is far too large is refused before it is all in memory.
+/// Reads at most one byte more than `most`, so that something far too large is refused before it is all in memory.
 pub fn read_bounded(from: impl Read, most: usize, what: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most as u64 + 1)

@@ -1,14 +1,15 @@
 //! The documents that clients of a server write whole: what they must look like, and whose they are.
 //!
-//! Promise: what passes [`check`] can be read back as what its shelf holds. Non-promise: whether what it says is true. A
-//! document decides nothing about who holds what.
+//! Promise: what passes [`check`] can be read as its shelf's kind of document. Non-promise: it does not check that the
+//! contents are true. No document decides who holds what.
 
 use crate::notify::board;
 use crate::output;
 use crate::schedule::{definition, journals};
 use leasehold_core::{Counters, Error, Key, Kind, LeaseName, Result, Shelf};
 
-/// Refuses a document that nobody could read on its shelf. Gives the lease that it is about, where its name does not tell.
+/// Refuses a document that nobody could read on its shelf. Returns the lease
+/// that it is about, if its name does not say so.
 pub fn check(key: &Key, bytes: &[u8]) -> Result<Option<LeaseName>> {
     let place = key.name.as_str();
     match key.shelf {

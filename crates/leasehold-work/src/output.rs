@@ -1,8 +1,8 @@
 //! The end of each run's output, in a small record of its own.
 //!
-//! Promise: there are never more records than a [`Ring`] has places, and a record never gives way to that of an older epoch.
-//! Non-promise: it is written best effort, and nothing is ever decided by one. A place is taken by the next run that falls on
-//! it: of a lease's runs the newest ones are there, of a queue's items about as many.
+//! Promise: there are never more records than a [`Ring`] has places, and a record is never replaced by one of an older
+//! epoch. Non-promise: it is written best effort, and no decision depends on it. A place is reused by the next run that
+//! maps to it: of a lease, the newest runs are kept; of a queue, about as many.
 
 use crate::digest::digest;
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS};
@@ -22,18 +22,18 @@ const PAGE: usize = 100;
 pub struct Usage {
     /// Processor time, in user and kernel mode.
     pub cpu_ms: u64,
-    /// The most memory at one time.
+    /// The peak memory, in bytes.
     pub peak_memory_bytes: u64,
 }
 
 /// The end of a run's output, and where the rest of it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunOutput {
-    /// The lease, or the item as its token names it.
+    /// The lease, or the lease name in the item's tokens.
     pub lease: LeaseName,
     /// The epoch that it ran under.
     pub epoch: Epoch,
-    /// The slot that it was for.
+    /// The slot that it ran for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<Slot>,
     /// The machine that it ran on.
@@ -49,30 +49,31 @@ pub struct RunOutput {
     /// What it has used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// How much it printed.
+    /// How much it printed, in bytes.
     pub bytes: u64,
-    /// Where all of it is kept, below the folder or the address that the machine's settings name; none if it is not.
+    /// Where the complete output is stored, relative to the folder or address
+    /// in the machine's settings; none if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Whether there was more than the tail.
+    /// Whether it printed more than the tail.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// The last lines.
+    /// The last lines, as the command printed them.
     pub tail: String,
 }
 
-/// Nothing was kept in this place yet.
+/// A place of the ring; none if nothing was stored there yet.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Place(Option<RunOutput>);
 
-/// The lease, or the item, whose run printed what is kept in such a record; an error if it is none.
+/// The lease or item whose run's output is in such a record; an error if the bytes are not one.
 pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
     let Place(kept) = codec::decode(KIND, bytes, place)?;
     Ok(kept.map(|kept| kept.lease))
 }
 
-/// The places in which the ends of one lease's, or one queue's, runs are kept.
+/// The places in which the output of one lease's, or one queue's, runs is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
     folder: String,
@@ -80,17 +81,17 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of a lease with this lineage.
+    /// The ring of a lease with this lineage.
     pub fn of_lease(lineage: Lineage, places: u64) -> Self {
         Ring { folder: lineage.to_string(), places: places.max(1) }
     }
 
-    /// Of a queue.
+    /// The ring of a queue.
     pub fn of_queue(queue: &QueueName, places: u64) -> Self {
         Ring { folder: format!("{}/{queue}", LeaseName::ITEMS), places: places.max(1) }
     }
 
-    /// Where what this token's run printed is kept. One item's runs share a place.
+    /// The place for the run of this token. All runs of one item share a place.
     pub fn place(&self, token: &Token) -> Result<LeaseName> {
         let number = match token.lease.folder() {
             Some(LeaseName::ITEMS) => digest([token.lease.as_str()]) as u64,
@@ -100,7 +101,7 @@ impl Ring {
     }
 }
 
-/// Writes the end of a run's output; gives the record's name. `at` is taken from the store.
+/// Writes the end of a run's output; returns the record's name. `at` is set from the store's time.
 pub async fn write(coordinator: &Coordinator, ring: &Ring, token: &Token, output: &RunOutput) -> Result<LeaseName> {
     let name = ring.place(token)?;
     let decide = |found: &Place, now: Timestamp| {
@@ -114,15 +115,15 @@ pub async fn write(coordinator: &Coordinator, ring: &Ring, token: &Token, output
     Ok(name)
 }
 
-/// What lies in a place that a journal names, if anything does: one read.
+/// The record in a place that a journal names, if there is one: one read.
 pub async fn at(coordinator: &Coordinator, name: &LeaseName) -> Result<Option<RunOutput>> {
     Ok(document(coordinator, name).look(coordinator.clock().now()).await?.record.0)
 }
 
-/// What is kept of the runs of a lease or a queue, oldest first. What cannot be read is left out.
+/// The stored outputs of a lease or a queue, oldest first. Records that cannot be read are left out.
 pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutput>> {
     let below = format!("{}/", ring.folder);
-    // Just before the first place: other names may lie between the folder's and what is in it.
+    // Just before the first place: other names may come between the folder's and its contents.
     let mut after = LeaseName::new(format!("{below}0"))?;
     let mut found = Vec::new();
     loop {

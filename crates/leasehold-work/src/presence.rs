@@ -1,11 +1,12 @@
-//! Presence: which servers, schedulers and workers there are, and when each was last heard of.
+//! Presence: which servers, schedulers and workers there are, and when each last reported.
 //!
-//! Each such process keeps one small record, by the store's clock, in a numbered place of its host. A process that ends takes it
-//! away; what a killed one leaves is shown for a day as not heard of any more, unless a new process of the same host needs its
-//! place. So there are never more records than processes that were there at once.
+//! Each such process maintains one small record, with the store's time, in a numbered place of its host. A process that
+//! ends removes it. The record of a killed process is shown as silent for a day, unless a new process of the same host
+//! needs the place. So there are never more records than there were processes at once.
 //!
-//! Promise: best effort in the background. Nothing waits for it but the end, and that for a second at most; a store that
-//! refuses it is not asked again. Non-promise: nothing is ever decided by it. Who holds what is in other records.
+//! Promise: best effort in the background. Nothing waits for it but the end of the
+//! process, and that for at most a second; if the store refuses a record, no more are
+//! sent. Non-promise: no decision depends on it. Other records say who holds what.
 
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::{Change, Range, Swap, Verb};
@@ -19,21 +20,21 @@ use tokio::task::JoinHandle;
 const KIND: &str = "presence";
 /// A process that ends sooner leaves no record.
 const FIRST: Duration = Duration::from_secs(1);
-/// How often a process is heard of.
+/// The interval of reports.
 const EVERY: Duration = Duration::from_secs(45);
-/// One that was not heard of for so long is gone, or cannot reach the store.
+/// A process that did not report for this long is gone, or cannot reach the store.
 pub const SILENT: Duration = Duration::from_secs(150);
-/// For how long after that it is shown.
+/// How long after its last report a process is shown.
 pub const SHOWN: Duration = Duration::from_secs(24 * 3_600);
-/// How long the end may take.
+/// How long removing the record may take when the process ends.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Places for processes of one role on one host; more of them are not recorded.
+/// Places for processes of one role on one host. More processes are not recorded.
 const PLACES: usize = 64;
-/// How many old records a new process looks at, to take away those that nobody is shown any more.
+/// How many old records a new process reads, to remove those that are no longer shown.
 const SWEPT: usize = 500;
 
 leasehold_system::words! {
-    /// What a process does.
+    /// The role of a process.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Role {
@@ -46,30 +47,30 @@ leasehold_system::words! {
     }
 }
 
-/// A process, as it was last heard of.
+/// A process, as it last reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
-    /// What it does.
+    /// The role of the process.
     pub role: Role,
-    /// The machine.
+    /// The name of its machine.
     pub host: String,
-    /// The process on it.
+    /// The process id on that machine.
     pub pid: u32,
     /// The version of the program.
     pub version: String,
     /// The queue that a worker is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// When it was first heard of, by the store's clock.
+    /// When it first reported, by the store's clock.
     pub since: Timestamp,
-    /// When it was last heard of.
+    /// When it last reported, by the store's clock.
     pub heard: Timestamp,
-    /// Which process it is, whatever becomes of its number.
+    /// Identifies the process, even if its id is reused.
     nonce: Nonce,
 }
 
 impl Presence {
-    /// This process, which has not been heard of yet.
+    /// This process, before its first report.
     pub fn own(role: Role, queue: Option<String>) -> Self {
         let never = Timestamp::from_millis(0);
         Presence {
@@ -84,7 +85,7 @@ impl Presence {
         }
     }
 
-    /// Whether it should have been heard of since.
+    /// Whether it should have reported since.
     pub fn is_silent(&self, now: Timestamp) -> bool {
         now.saturating_since(self.heard) >= SILENT
     }
@@ -101,7 +102,7 @@ impl Presence {
     }
 }
 
-/// The processes that were heard of within the last day.
+/// The processes that reported within the last day.
 #[derive(Debug)]
 pub struct Heard {
     /// In the order of their roles and hosts.
@@ -112,7 +113,7 @@ pub struct Heard {
     pub now: Timestamp,
 }
 
-/// Reads a bounded number of records. What cannot be read is left out.
+/// Reads at most `limit` records. Records that cannot be read are left out.
 pub async fn heard(store: &dyn Store, limit: usize) -> Result<Heard> {
     let page = store.list(Shelf::Presence, Range::new(None, limit)).await?;
     let decode = |(name, value): &(LeaseName, _)| read(name, value);
@@ -124,7 +125,7 @@ fn read(name: &LeaseName, value: &leasehold_core::store::Versioned) -> Option<Pr
     codec::decode(KIND, &value.bytes, name.as_str()).ok()
 }
 
-/// A process that is kept on record in the background.
+/// A process whose record is maintained in the background.
 #[derive(Debug)]
 pub struct Announced {
     stop: watch::Sender<bool>,
@@ -132,14 +133,14 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// Puts a process on record, soon, and keeps it there.
+    /// Records a process, soon, and reports until [`Announced::end`].
     pub fn start(store: Arc<dyn Store>, own: Presence) -> Self {
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(keep(Announcer { store, own, at: None }, stopped));
         Announced { stop, task }
     }
 
-    /// Takes it off the record. What takes longer than a second is given up.
+    /// Removes the record. If that takes longer than a second, it is abandoned.
     pub async fn end(self) {
         let _ = self.stop.send(true);
         let mut task = self.task;
@@ -159,7 +160,8 @@ async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
         tokio::select! {
             _ = stopped.changed() => break,
             told = tokio::time::timeout(EVERY, announcer.tell()) => {
-                // What may pass is tried again with the next word; whoever refuses this one refuses the next.
+                // A temporary error is retried with the next report; a store
+                // that refuses this one refuses the next too.
                 if let Ok(Err(error)) = told && !passes(&error) {
                     return;
                 }
@@ -174,17 +176,17 @@ fn passes(error: &Error) -> bool {
     error.is_retryable() || error.kind() == leasehold_core::Kind::Indeterminate
 }
 
-/// Who keeps one record.
+/// Maintains one record.
 #[derive(Debug)]
 struct Announcer {
     store: Arc<dyn Store>,
     own: Presence,
-    /// Where, once it has a place.
+    /// The record's key, once it has a place.
     at: Option<Key>,
 }
 
 impl Announcer {
-    /// Says that this process is there.
+    /// Reports that this process is alive.
     async fn tell(&mut self) -> Result<()> {
         if let Some(key) = self.at.clone() {
             let reading = self.store.read(&key).await?;
@@ -193,7 +195,7 @@ impl Announcer {
                 self.put(&key, Some(&value.revision), reading.now).await?;
                 return Ok(());
             }
-            // Another process has taken the place: this one was not heard of for long.
+            // Another process has taken the place, because this one did not report for long.
             self.at = None;
         }
         self.take_a_place().await
@@ -216,7 +218,7 @@ impl Announcer {
             if self.own.since.as_millis() == 0 {
                 self.own.since = page.now;
             }
-            // Whoever else starts here at the same time may be faster.
+            // Another process that starts here at the same time may be faster.
             if self.put(&key, found.map(|value| &value.revision), page.now).await? {
                 self.at = Some(key);
                 return Ok(());
@@ -225,7 +227,7 @@ impl Announcer {
         Ok(())
     }
 
-    /// Takes away what nobody is shown any more; gives the store's time.
+    /// Removes records that are no longer shown; returns the store's time.
     async fn sweep(&self) -> Result<Timestamp> {
         let page = self.store.list(Shelf::Presence, Range::new(None, SWEPT)).await?;
         for (name, value) in &page.entries {
@@ -236,7 +238,7 @@ impl Announcer {
         Ok(page.now)
     }
 
-    /// Writes the record; false if somebody else has written there meanwhile.
+    /// Writes the record; false if another process has written there meanwhile.
     async fn put(&mut self, key: &Key, expected: Option<&Revision>, now: Timestamp) -> Result<bool> {
         self.own.heard = now;
         let bytes = codec::encode(KIND, &self.own)?;
@@ -250,7 +252,7 @@ impl Announcer {
         self.store.write(&change).await.map(drop)
     }
 
-    /// Takes the record away, if it is still this process's.
+    /// Removes the record, if it is still this process's.
     async fn end(&self) {
         let Some(key) = &self.at else { return };
         let Ok(reading) = self.store.read(key).await else { return };
@@ -310,7 +312,7 @@ mod tests {
         }
         clock.advance(SILENT);
         assert_eq!(pids(&store).await, [(1, true), (2, true), (3, true)]);
-        // A crash loop has one record, and not one for each time.
+        // A crash loop leaves one record, not one for each crash.
         for pid in 10..20 {
             announcer(&store, Role::Worker, "box", pid).tell().await.unwrap();
             clock.advance(SILENT);
@@ -356,7 +358,7 @@ mod tests {
         assert_eq!((found.queue.as_deref(), found.pid), (Some("mail"), leasehold_system::host::pid()));
         announced.end().await;
         assert!(pids(&store).await.is_empty());
-        // One that ends at once was never there.
+        // A process that ends at once leaves no record.
         Announced::start(store.clone(), Presence::own(Role::Worker, None)).end().await;
         assert!(pids(&store).await.is_empty());
     }

@@ -1,4 +1,4 @@
-//! What is in a backlog, counted; and its dead letters, by reason.
+//! The number of items in a backlog by state; and its dead letters, by reason.
 
 use crate::queue::{Item, ItemId, Reason, State};
 use leasehold_core::{Epoch, Error, Timestamp};
@@ -8,34 +8,34 @@ use leasehold_core::{Epoch, Error, Timestamp};
 pub struct Tally {
     /// May be claimed now.
     pub ready: u64,
-    /// Somebody works on them, or did until the claim ran out.
+    /// Claimed by a worker, even if the claim has expired since.
     pub claimed: u64,
     /// May be claimed later.
     pub delayed: u64,
-    /// Given up.
+    /// Dead letters: their attempts are used up.
     pub dead: u64,
     /// Completed.
     pub done: u64,
     /// Taken out by an operator.
     pub cancelled: u64,
-    /// On their way to another store, or there.
+    /// On their way to another store, or already there.
     pub elsewhere: u64,
-    /// Since when the first of those that are ready waits.
+    /// Since when the oldest ready item waits.
     pub oldest: Option<Timestamp>,
-    /// The time of the clock that they were counted by.
+    /// The time of the count, by the clock that the items' times are from.
     pub now: Timestamp,
-    /// What could not be read, and so not counted.
+    /// The errors of items that could not be read, which are not counted.
     pub troubles: Vec<Error>,
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// A count of zero.
     pub(crate) fn at(now: Timestamp) -> Self {
         let (oldest, troubles) = (None, Vec::new());
         Tally { ready: 0, claimed: 0, delayed: 0, dead: 0, done: 0, cancelled: 0, elsewhere: 0, oldest, now, troubles }
     }
 
-    /// Counts one more that waits, from this time on or since it.
+    /// Counts one more waiting item, which waits since `since`, or until `due`.
     pub(crate) fn waits(&mut self, since: Timestamp, due: Option<Timestamp>) {
         if due.is_some_and(|due| due > self.now) {
             self.delayed += 1;
@@ -47,23 +47,23 @@ impl Tally {
     }
 }
 
-/// A dead letter, as it was seen: an order that was decided on it holds for this epoch only.
+/// A dead letter, as it was seen. An order that was decided on it applies only to this epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Which item.
+    /// The item.
     pub id: ItemId,
-    /// Its epoch then.
+    /// Its epoch at that time.
     pub epoch: Epoch,
     /// When it was given up.
     pub at: Timestamp,
-    /// Why; none if nobody noted it.
+    /// Why; none if no reason was recorded.
     pub why: Option<Reason>,
-    /// The last lines that its last attempt printed, as far as they are known.
+    /// The last lines that its last attempt printed, if known.
     pub tail: Option<String>,
 }
 
 impl DeadLetter {
-    /// Of an item of a queue, if it is one.
+    /// The dead letter for an item of a queue, if it is one.
     pub fn of(id: &ItemId, item: &Item) -> Option<Self> {
         let State::Dead { at, why } = &item.state else { return None };
         Some(DeadLetter { id: id.clone(), epoch: item.epoch, at: *at, why: Some(why.clone()), tail: None })
@@ -73,13 +73,13 @@ impl DeadLetter {
 /// Dead letters with the same reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SameReason<'a> {
-    /// The reason.
+    /// The reason; none for letters without one.
     pub why: Option<&'a Reason>,
-    /// How many.
+    /// How many letters have it.
     pub count: usize,
     /// When the first of them was given up.
     pub oldest: Timestamp,
-    /// When the last was.
+    /// When the last was given up.
     pub newest: Timestamp,
 }
 

@@ -1,7 +1,7 @@
-//! Whatever a token is of: a lease, an item of a queue in the store, an item of a spool.
+//! Tokens of all kinds: of a lease, an item of a queue in the store, or an item of a spool.
 //!
-//! Promise: a token is looked up, renewed and reported on where its name says that its record is. Non-promise: ending an
-//! item takes more than its token, and is for [`crate::queue::Queue`] and [`crate::spool::Spool`].
+//! Promise: a token is looked up, renewed and reported on where its name says its record is. Non-promise: ending an
+//! item takes more than its token, and is done by [`crate::queue::Queue`] and [`crate::spool::Spool`].
 
 use crate::backlog::Backlog;
 use crate::queue::{ItemName, Queue, watch_item};
@@ -11,7 +11,7 @@ use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Coordinator, Drain, Error, Kind, Live, Remedy, Resolved, Resolver, Result, Right, Token};
 
-/// Where records may be: a store, and spools.
+/// Where the records of tokens may be: in a store, and in spools.
 ///
 /// ```
 /// use leasehold_core::{Coordinator, Kind, MemoryStore, Resolver};
@@ -38,12 +38,12 @@ pub struct Tokens {
     place: Option<String>,
 }
 
-/// What was renewed.
+/// The result of a renewal.
 #[derive(Debug, Clone)]
 pub struct Renewed {
-    /// What it allows.
+    /// The TTL and the trust window.
     pub live: Live,
-    /// Who asks its holder to finish, if anybody does.
+    /// An operator's request to its holder to finish, if there is one.
     pub asked: Option<Drain>,
 }
 
@@ -60,7 +60,7 @@ impl Tokens {
         self
     }
 
-    /// What messages call the store.
+    /// Sets the store's name in messages.
     #[must_use]
     pub fn calling_the_store(mut self, place: impl Into<String>) -> Self {
         self.place = Some(place.into());
@@ -82,7 +82,7 @@ impl Tokens {
         Ok(Queue::with_clock(coordinator.store().clone(), queue, coordinator.clock().clone()))
     }
 
-    /// The spool of the token's lineage, or else any.
+    /// The spool of the token's lineage, or else the first one.
     fn spool(&self, token: &Token) -> Result<Spool> {
         let own = self.spools.iter().find(|spool| spool.lineage() == token.lineage);
         own.or(self.spools.first()).cloned().ok_or_else(|| {
@@ -91,7 +91,7 @@ impl Tokens {
         })
     }
 
-    /// Keeps what the token is of for another TTL.
+    /// Renews what the token stands for by another TTL.
     pub async fn renew(&self, token: &Token) -> Result<Renewed> {
         self.resolve(token).await?.in_force(token)?;
         match Right::of(&token.lease) {
@@ -119,8 +119,8 @@ impl Tokens {
         }
     }
 
-    /// Notes how far the work has come. That counts by the epoch alone: what ran out may still say how far it came, for as
-    /// long as nobody newer was granted it. A spool keeps checkpoints only.
+    /// Records how far the work has come. That counts by the epoch alone: an expired token may still report, as long as
+    /// there is no newer grant. A spool stores only checkpoints.
     pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
         let found = self.resolve(token).await?;
         if !found.is_newest() {
@@ -164,12 +164,12 @@ impl Resolver for Tokens {
     }
 }
 
-/// A claim that cannot be renewed is lost; only what is refused at its end is fenced.
+/// A claim that cannot be renewed is lost; only a refusal at its end means fenced.
 pub(crate) fn as_lost(error: Error) -> Error {
     if error.kind() == Kind::Fenced { Error::new(Kind::Lost, error.to_string()) } else { error }
 }
 
-/// Beside the runtime: a share that does not answer holds up nobody else.
+/// Runs outside the runtime, so that a share that does not answer delays nothing else.
 pub(crate) async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| Error::unavailable("the look at the spool was broken off", e))?

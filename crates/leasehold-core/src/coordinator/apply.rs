@@ -20,15 +20,15 @@ use std::borrow::Cow;
 
 /// A record that a request has changed.
 pub(super) struct Changed {
-    /// The time at which it was decided.
+    /// The store's time on which it was decided.
     pub(super) before: Anchor,
     pub(super) written: Seen<Ownership>,
-    /// The transfer that the request made, if it is one that moves the epoch: what is found of it in the archive after an
-    /// answer was lost is no longer in the record.
+    /// The transfer that the request made, if it moves the epoch. After a lost
+    /// answer it may be found only in the archive.
     pub(super) transfer: Option<Transfer>,
 }
 
-/// Why a request was refused, and by what.
+/// Why a request was refused, and the record that refused it.
 pub(super) struct Refused {
     pub(super) refusal: Box<Refusal>,
     pub(super) seen: Box<Seen<Ownership>>,
@@ -43,7 +43,7 @@ pub(super) struct LeaseRow<'a> {
     /// Whether the namespace's mark is read before the first write of a name.
     looks_first: bool,
     room: Room,
-    /// What is asked; none where nothing is, and the record is only read or put back.
+    /// The request; none if the record is only read or written back.
     request: Option<&'a Request>,
 }
 
@@ -57,11 +57,11 @@ enum Room {
     Any,
 }
 
-/// With more transfers than this, acquirers wait for the archive before they write. Up to it, only the process that acquired
-/// the lease archives: if all contenders archived at once, they would collide.
+/// With more transfers than this, acquirers wait for the archive before they write. Up to this number, only the process
+/// that acquired the lease archives: if all contenders archived at once, they would collide.
 const OVERFULL: usize = TRANSFERS_KEPT + 8;
 
-/// Of a record whose archive cannot be written, the oldest transfers are forgotten beyond so many bytes: half of a record.
+/// If the archive cannot be written, the oldest transfers beyond this many bytes are forgotten. It is half of a record.
 const MOST_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
 
 impl<'a> LeaseRow<'a> {
@@ -69,7 +69,7 @@ impl<'a> LeaseRow<'a> {
         LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any, request: None }
     }
 
-    /// Drops what is archived, and archives more where the record is still too long.
+    /// Drops what is archived, and archives more if the record is still too long.
     async fn make_room(&self, next: &mut Ownership) -> Result<()> {
         next.drop_archived();
         if matches!(self.room, Room::Any) || next.transfers.len() <= OVERFULL {
@@ -77,7 +77,8 @@ impl<'a> LeaseRow<'a> {
         }
         match (self.coordinator.archive(self.lease).take(next).await, &self.room) {
             (Ok(archived), _) => next.archived = archived,
-            // Operators have to get through; and a damaged history, which will not get better by waiting, stops no work.
+            // An operator's order must get through. A damaged history does not
+            // get better by waiting, so it must not block work.
             (Err(error), room) if matches!(room, Room::Wanted) || history::is_damage(&error) => {
                 next.forget_oldest(MOST_UNARCHIVED);
             }
@@ -126,7 +127,8 @@ impl Row for LeaseRow<'_> {
         asked: Moment,
     ) -> Result<Option<Seen<Ownership>>> {
         if next.newborn && next != seen.record && std::mem::take(&mut self.looks_first) {
-            // Before anything is written: a namespace that is moved leaves no trace of a name that it never knew.
+            // Checked before anything is written: a namespace that has moved
+            // must get no record for a name that it never had.
             migration::look(self.coordinator.store.as_ref()).await?.check(&namespace_of(self.lease))?;
         }
         self.make_room(&mut next).await?;
@@ -142,7 +144,7 @@ impl Row for LeaseRow<'_> {
 }
 
 impl Coordinator {
-    /// Applies a request that is not made again if it fails.
+    /// Applies a request that is not repeated if it fails.
     pub(super) async fn apply(
         &self,
         lease: &LeaseName,
@@ -187,9 +189,9 @@ impl Coordinator {
 
     /// The record that a request is about.
     fn row<'a>(&'a self, lease: &'a LeaseName, request: &'a Request) -> LeaseRow<'a> {
-        // Nobody waits for the news that a lease was acquired or renewed.
+        // Nobody waits to be notified of an acquisition or a renewal.
         let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
-        // A server archives, and looks at the namespace's mark, by itself.
+        // A server archives, and reads the namespace's mark, by itself.
         let is_served = self.store.capabilities().by_verbs;
         let room = match request {
             _ if is_served => Room::Any,
@@ -201,11 +203,11 @@ impl Coordinator {
         LeaseRow { notify, looks_first, room, request: Some(request), ..LeaseRow::new(self, lease) }
     }
 
-    /// Carries out what a client of a server asks, on the record of this revision and on no other. `None` if the record has
-    /// another revision by now, or if the request is refused: then the client reads the record and finds out.
+    /// Carries out a server client's request on the record of this revision only. `None` if the record has another
+    /// revision by now, or if the request is refused: the client then reads the record and finds out.
     ///
-    /// The client names the revision that it has seen, and never sends the record: what is decided on is what is stored, at
-    /// the store's own time. With `remembered`, what this process last wrote, no read is needed.
+    /// The client names the revision that it has seen, and never sends the record: the decision is made on the stored
+    /// record, at the store's time. With `remembered`, the record that this process last wrote, no read is needed.
     pub async fn carry_out(
         &self,
         lease: &LeaseName,
@@ -237,7 +239,7 @@ impl Coordinator {
         Ok(written)
     }
 
-    /// Writes a record once more as it is, if it has this revision, for a client whose earlier write got no answer.
+    /// Writes a record again unchanged, if it has this revision, for a client whose earlier write got no answer.
     pub async fn confirm(&self, lease: &LeaseName, expected: &Revision) -> Result<Option<Seen<Ownership>>> {
         let seen = self.look(lease).await?;
         if seen.revision.as_ref() != Some(expected) {
@@ -247,9 +249,9 @@ impl Coordinator {
         LeaseRow::new(self, lease).write(&seen, record, self.clock.now()).await
     }
 
-    /// The first write of a name may have met a migration that began after the mark was read. The record was written before
-    /// this second read of the mark: either the migration sees the record, or this read sees the migration. In that case the
-    /// write is taken back, because nothing was granted yet.
+    /// The first write of a name may race with a migration that began after the mark was read. The record was written
+    /// before this second read of the mark, so either the migration sees the record, or this read sees the migration.
+    /// In the second case the write is taken back, because nothing was granted yet.
     async fn check_birth(&self, lease: &LeaseName, before: &Seen<Ownership>, written: &Seen<Ownership>) -> Result<()> {
         let is_settled = !written.record.newborn || written.record.relocation.is_some();
         if is_settled || self.store.capabilities().by_verbs {
@@ -261,10 +263,10 @@ impl Coordinator {
             Error::new(Kind::Indeterminate, message).with_source(error)
         })?;
         let Err(refused) = seen.check(&namespace_of(lease)) else { return Ok(()) };
-        // The record that was there before, or an empty one, which counts as none.
+        // Restores the previous record, or writes an empty one, which counts as none.
         let mut row = LeaseRow { looks_first: false, ..LeaseRow::new(self, lease) };
         match row.write(written, before.record.clone(), self.clock.now()).await {
-            // Overwritten: the other writer reads the mark as well, or the migration takes the record along.
+            // If it was overwritten, the other writer reads the mark as well, or the migration copies the record.
             Ok(_) => Err(refused),
             Err(error) => {
                 let message = format!(

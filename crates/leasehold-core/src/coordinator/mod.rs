@@ -1,9 +1,11 @@
 //! The coordinator: read, decide, swap, a bounded number of times.
 //!
-//! Promise: nothing is granted, renewed, completed or ordered unless a swap answered that it is stored. A write without an
-//! answer is looked for by its nonce: what is found is confirmed by a new write, what the record proves was not applied is
-//! tried again, and what it no longer remembers is *unknown* ([`crate::lease::protocol::fate`]), never applied a second time.
-//! Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder knows the revision it wrote.
+//! Promise: nothing is granted, renewed, completed or ordered until a swap has answered that it
+//! is stored. A write without an answer is looked for by its nonce. What is found is confirmed
+//! by a new write. What the record proves was not applied is tried again. What the record no
+//! longer remembers is *unknown* ([`crate::lease::protocol::fate`]) and never applied again.
+//! Acquiring costs a read and a swap. Renewing and releasing cost one swap,
+//! because the holder knows the revision it wrote.
 //! Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
 use crate::cell::{Seen, Start, Unanswered};
@@ -44,25 +46,25 @@ pub struct Coordinator {
 enum Archiving {
     /// In the background, unless the record is full.
     InBackground,
-    /// Only when the record is full: for tests that count calls.
+    /// Only when the record is full. For tests that count calls.
     WhenFull,
-    /// Never: another process keeps the grant, and makes the write that says how far it is archived.
+    /// Never: another process keeps the grant, and its writes say how far the record is archived.
     ByOthers,
 }
 
 /// What an acquirer asks for.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// Who asks. A fresh [`HolderId`] for every acquisition: asking twice under one nonce is a retry, and finds the
-    /// grant that the first one got. Two tasks that share one would both be told that it is theirs.
+    /// Who asks. Use a fresh [`HolderId`] for every acquisition: asking twice under one nonce is a retry, and finds the
+    /// grant that the first one got. Two tasks that share a nonce would both be told that they hold the lease.
     pub holder: HolderId,
     /// How long the grant lasts unless renewed.
     pub ttl: Ttl,
     /// The slot to claim in the same step.
     pub slot: Option<SlotClaim>,
-    /// How long must have passed since the last run began, whoever ran it, by the store's clock.
+    /// The least time since the last run began, by whatever holder, by the store's clock.
     pub spacing: Option<Duration>,
-    /// The operator's request that this carries out. A lease that has moved on since it was made refuses it.
+    /// The operator's request that this carries out. Refused if the lease has moved on since it was made.
     pub requested: Option<RunRequest>,
 }
 
@@ -73,39 +75,39 @@ impl Ask {
     }
 }
 
-/// The outcome of an acquisition. That somebody else holds the lease is not an error.
+/// The outcome of an acquisition. It is not an error that somebody else holds the lease.
 #[derive(Debug)]
 pub enum Acquired {
     /// The lease was acquired.
     Granted(Box<Grant>),
-    /// It was not, and why; for several names, the one that comes free first.
+    /// The lease was not acquired. Of several names, this is the one that becomes free first.
     Refused {
         /// The lease that was refused.
         lease: LeaseName,
-        /// What is in the way.
+        /// Why it was refused.
         refusal: Box<Refusal>,
         /// The store's time when it was refused.
         now: Timestamp,
     },
 }
 
-/// How a release went.
+/// The outcome of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// Free now.
+    /// The lease is free now.
     Now,
-    /// This tenure had been released before; nothing changed.
+    /// This tenure was already released; nothing changed.
     Already(Outcome),
     /// The lease was already lost; nothing changed.
     Lost(Refusal),
 }
 
-/// A record as read for looking at.
+/// A record, as read for display.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The lease.
+    /// The lease that was read.
     pub lease: LeaseName,
-    /// Its record.
+    /// Its record; the default one if the lease was never held.
     pub record: Ownership,
     /// The store's time when it was read.
     pub now: Timestamp,
@@ -124,29 +126,30 @@ impl Coordinator {
         Coordinator { store, clock, retention: Retention::default(), archiving: Archiving::WhenFull }
     }
 
-    /// The same with this much history.
+    /// The same with another retention.
     #[must_use]
     pub fn with_retention(self, retention: Retention) -> Self {
         Coordinator { retention, ..self }
     }
 
-    /// The same for a process that does not keep what it is granted: the one that keeps it archives old transfers.
+    /// The same for a process that passes on what it is granted: the process
+    /// that keeps the grant archives old transfers.
     #[must_use]
     pub fn for_others(self) -> Self {
         Coordinator { archiving: Archiving::ByOthers, ..self }
     }
 
-    /// How much history it keeps.
+    /// How much history is kept.
     pub fn retention(&self) -> Retention {
         self.retention
     }
 
-    /// The store.
+    /// The store in which the leases are.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The clock.
+    /// The clock by which trust windows are counted.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -181,8 +184,8 @@ impl Coordinator {
         })
     }
 
-    /// Archives old transfers: in the background, unless the record is full. Best effort; an acquirer that finds it too long
-    /// must archive first.
+    /// Archives old transfers: in the background, unless the record is full. Best
+    /// effort: an acquirer that finds the record too long must archive first.
     async fn archive_granted(&self, grant: &Grant) {
         let (lease, record) = (&grant.token().lease, grant.record());
         if self.archiving == Archiving::ByOthers || history::due(record).next().is_none() {
@@ -194,7 +197,7 @@ impl Coordinator {
                 archived = archive.take(record) => if let Ok(archived) = archived {
                     grant.mark().set(archived);
                 },
-                // Most of the tenure is for the work.
+                // At most a quarter of the TTL: the rest is for the work.
                 () = self.clock.sleep_until(self.clock.now() + grant.ttl().get() / 4) => {}
             }
         } else if self.archiving != Archiving::WhenFull {
@@ -202,8 +205,8 @@ impl Coordinator {
         }
     }
 
-    /// Takes up a grant that was handed to this process as a token, if it is still in force. One read; it does not renew.
-    /// It archives old transfers, as acquiring does.
+    /// Takes over a grant that was passed to this process as a token, if it is still in force. One read; it does not
+    /// renew. It archives old transfers, as acquiring does.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
         let seen = self.look(&token.lease).await?;
         let held = seen.record.is_held_by(token.claim());
@@ -218,7 +221,7 @@ impl Coordinator {
         }
     }
 
-    /// Stays the holder for another TTL, if still the holder.
+    /// Extends the grant by another TTL, if it is still held.
     ///
     /// An error of kind [`Kind::Lost`] is final: the lease has moved or expired, or the answer took longer than the TTL. After
     /// any other error the grant is unchanged, and the renewal can be tried again until [`Grant::trust_until`].
@@ -228,50 +231,50 @@ impl Coordinator {
         self.apply_held(grant, &request).await
     }
 
-    /// Records progress, if still the holder by epoch.
+    /// Records progress, if the epoch is still the current one.
     pub async fn checkpoint(&self, grant: &mut Grant, report: Report) -> Result<()> {
         let request = Request::Checkpoint { claim: grant.token().claim(), report };
         self.apply_held(grant, &request).await
     }
 
-    /// Records progress by token alone, for a process other than the one that acquired.
+    /// Records progress by token alone, for a process other than the one that acquired the lease.
     pub async fn checkpoint_by_token(&self, token: &Token, report: Report) -> Result<()> {
         let request = Request::Checkpoint { claim: token.claim(), report };
         let changed = self.apply(&token.lease, &request, Start::Read).await?;
         changed.map(|_| ()).map_err(|refused| lost_error(token, &refused.refusal))
     }
 
-    /// Records that the claimed slot's run is over, if still the holder by epoch.
+    /// Records that the claimed slot's run is over, if the epoch is still the current one.
     pub async fn complete(&self, grant: &mut Grant, outcome: Outcome) -> Result<()> {
         let request = Request::Complete { claim: grant.token().claim(), outcome };
         self.apply_held(grant, &request).await
     }
 
-    /// Stops being the holder. Releasing twice, or after the loss, changes nothing and says so.
+    /// Ends the tenure. Releasing twice, or after the loss, changes nothing and says so.
     pub async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released> {
         self.releasing(grant, outcome).attempt().await
     }
 
-    /// A release that can be retried while the store is away.
+    /// A release that can be retried while the store is unreachable.
     pub fn releasing<'a>(&'a self, grant: &'a Grant, outcome: Outcome) -> Releasing<'a> {
         let request = Request::Release { claim: grant.token().claim(), outcome };
         Releasing { coordinator: self, grant, request, unanswered: None }
     }
 
-    /// Releases by token alone, for a process other than the one that acquired.
+    /// Releases by token alone, for a process other than the one that acquired the lease.
     pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: token.claim(), outcome };
         let answer = self.apply(&token.lease, &request, Start::Read).await?;
         Ok(self.released(token, answer).await)
     }
 
-    /// Carries out an operator's order, decided on the present record. A hand-off returns the new grant; one that was carried
-    /// out, and was over by the time that this was known, is an error of kind [`Kind::Lost`].
+    /// Carries out an operator's order, decided on the present record. A hand-off returns the new grant. If the new
+    /// tenure was over before its answer arrived, that is an error of kind [`Kind::Lost`].
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
         self.operate_if(lease, by, why, None, order).await
     }
 
-    /// The same for an order that was decided on a record of this epoch. Another epoch refuses it.
+    /// The same for an order that was decided on a record of this epoch. It is refused at any other epoch.
     pub async fn operate_if(
         &self,
         lease: &LeaseName,
@@ -283,8 +286,8 @@ impl Coordinator {
         self.operate_as(Nonce::random(), lease, by, why, expected, order).await
     }
 
-    /// The same under a nonce of the caller's: an order that was carried out under it before is not carried out again, for as long
-    /// as the record remembers it. A hand-off is known by the nonce of its new holder.
+    /// The same under the caller's nonce: an order that was already carried out under it is not repeated, as long as
+    /// the record remembers it. A hand-off is recognised by the nonce of its new holder.
     pub async fn operate_as(
         &self,
         nonce: Nonce,
@@ -314,14 +317,14 @@ impl Coordinator {
         }
     }
 
-    /// Reads a record without changing anything. A lease that nobody ever held has the default record.
+    /// Reads a record without changing anything. A lease that was never held has the default record.
     pub async fn inspect(&self, lease: &LeaseName) -> Result<Inspection> {
         let seen = self.look(lease).await?;
         Ok(Inspection { lease: lease.clone(), record: seen.record, now: seen.anchor.now })
     }
 
-    /// Reads all records from just after a name, a page at a time. A record that cannot be read is returned as its error, so
-    /// that one damaged record does not hide the others.
+    /// Reads all records after a name, a page at a time. A record that cannot be read is returned as its error, so that
+    /// one damaged record does not hide the others.
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Listing> {
         let page = self.store.list(Shelf::Lease, Range::new(after, limit)).await?;
         let now = page.now;
@@ -344,7 +347,7 @@ impl Coordinator {
                 let what = format!("lease `{lease}`");
                 grant.renew(&what, before, written, self.grain(), self.clock.now())
             }
-            // Checkpoints and completions count by the epoch alone, at any time.
+            // Checkpoints and completions depend on the epoch alone, at any time.
             Ok(Changed { before, written, .. }) => {
                 grant.follow(before, written, self.grain());
                 Ok(())
@@ -353,7 +356,7 @@ impl Coordinator {
         }
     }
 
-    /// The result of a release. One that the record no longer remembers is looked up in the archive.
+    /// The result of a release. If the record no longer remembers it, the archive is searched.
     async fn released(&self, token: &Token, answer: std::result::Result<Changed, Refused>) -> Released {
         let Refused { refusal, seen } = match answer {
             Ok(_) => return Released::Now,
@@ -376,7 +379,7 @@ impl Coordinator {
         LeaseRow::new(self, lease).seen(self.clock.now()).await
     }
 
-    /// How far a store time may be from the true one.
+    /// The grain of the store's clock.
     pub(crate) fn grain(&self) -> Duration {
         self.store.capabilities().clock.grain()
     }
@@ -384,8 +387,8 @@ impl Coordinator {
 
 /// A release that may take several attempts.
 ///
-/// Promise: the next attempt finds out whether an unanswered one was applied, and confirms that by a new write. Non-promise:
-/// an attempt whose future is dropped is forgotten, so drop it only to give up.
+/// Promise: the next attempt finds out whether an unanswered one was applied, and confirms that by a new write.
+/// Non-promise: an attempt whose future is dropped is forgotten, so drop it only to give up.
 #[derive(Debug)]
 pub struct Releasing<'a> {
     coordinator: &'a Coordinator,
@@ -418,14 +421,14 @@ pub enum Operated {
 /// An order that was carried out.
 #[derive(Debug, Clone)]
 pub struct Carried {
-    /// The record now. After an answer that was lost, others may have had the lease since.
+    /// The record now. If the answer was lost, others may have held the lease since.
     pub record: Ownership,
-    /// The transfer that the order made, if it is one that moves the epoch.
+    /// The transfer that the order made, if it moves the epoch.
     pub transfer: Option<Transfer>,
 }
 
 impl Carried {
-    /// The epoch that the order began, or that it left as it was.
+    /// The epoch that the order started, or left as it was.
     pub fn epoch(&self) -> Epoch {
         self.transfer.as_ref().map_or(self.record.epoch, |transfer| transfer.epoch)
     }
@@ -434,7 +437,7 @@ impl Carried {
 /// A page of records.
 #[derive(Debug)]
 pub struct Listing {
-    /// Each lease with its record, or with what is wrong with it.
+    /// Each lease with its record, or the error of reading it.
     pub entries: Vec<(LeaseName, Result<Inspection>)>,
     /// Whether there may be more after the last.
     pub more: bool,
@@ -445,7 +448,7 @@ fn no_lineage(lease: &LeaseName) -> Error {
     Error::new(Kind::Corrupt, message)
 }
 
-/// The error for a hand-off that was carried out, whose answer was lost, and whose tenure is over.
+/// The error for a hand-off that was carried out, but whose tenure ended before its lost answer was found.
 fn over_before_known(lease: &LeaseName, to: &HolderId, transfer: Option<&Transfer>, record: &Ownership) -> Error {
     let seen = record.epoch;
     let outcome = transfer.and_then(|transfer| transfer.outcome).unwrap_or(Outcome::Expired);
@@ -463,7 +466,7 @@ fn over_before_known(lease: &LeaseName, to: &HolderId, transfer: Option<&Transfe
     Error::new(Kind::Lost, message).with_epochs(epoch, seen)
 }
 
-/// The error of one who held this and no longer does: by whom it was taken, and why, where an operator did it.
+/// The error for a holder that lost its lease: who took it, and why, if an operator did.
 pub fn lost_error(token: &Token, refusal: &Refusal) -> Error {
     let message = match refusal {
         Refusal::Lost { seen, holder, last } if *seen != token.epoch => {

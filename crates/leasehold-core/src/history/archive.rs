@@ -1,7 +1,8 @@
 //! The segments of one lease's archive.
 //!
-//! Promise and non-promise are the history's: see the module above. Who writes a segment writes beside what it cannot read,
-//! never over it. The newest segment knows the number of the oldest, so that nobody passes by what was erased long ago.
+//! Promise and non-promise are the history's: see the module above. A segment that cannot
+//! be read is never overwritten: the next one is written beside it. The newest segment
+//! knows the number of the oldest, so that nobody searches what was erased long ago.
 
 use super::{History, Retention};
 use crate::cell::{Fate, MAX_ATTEMPTS};
@@ -26,22 +27,22 @@ const EPOCHS: u64 = 16;
 const PAGE: usize = 64;
 /// How many old segments are erased when a new one begins.
 const ERASED: usize = 4;
-/// In how many places a segment may lie: the next one where those before it are damaged.
+/// How many names a segment may have: the next one is used where those before it are damaged.
 const PLACES: u32 = 8;
 
 /// The transfers of some epochs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Segment {
-    /// The lease. None in a segment that was not written yet.
+    /// The lease. None in a segment that was never written.
     lease: Option<LeaseName>,
-    /// The epoch of the last transfer before it, zero if there is none. It shows whether a segment is missing.
+    /// The epoch of the last transfer before it; zero if there is none. It shows whether a segment is missing.
     since: Epoch,
     /// How many transfers were archived before it.
     before: u64,
-    /// No segment of a lower number was left when this one began.
+    /// The number of the oldest segment that was left when this one began.
     oldest: u64,
-    /// In the order of epochs.
+    /// In the order of their epochs.
     transfers: Vec<Arc<Transfer>>,
 }
 
@@ -59,7 +60,7 @@ impl Segment {
     }
 }
 
-/// Adds the transfers that are not there. The same epoch under another nonce is another transfer.
+/// Adds the transfers that are missing. The same epoch under another nonce is another transfer.
 pub(super) fn merge(transfers: &mut Vec<Arc<Transfer>>, more: &[Arc<Transfer>]) {
     let known = transfers.len();
     for transfer in more {
@@ -88,18 +89,18 @@ fn key(lineage: Lineage, number: u64, place: u32) -> Result<Key> {
     Ok(Key::new(Shelf::History, &LeaseName::new(name)?))
 }
 
-/// The number of the segment under this name.
+/// The number of the segment with this name.
 fn number_of(name: &LeaseName) -> u64 {
     let last = name.as_str().rsplit('/').next().unwrap_or_default();
     last.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Whether this will not get better by trying again.
+/// Whether retrying cannot help.
 pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), Kind::Corrupt | Kind::Unsupported | Kind::Invalid)
 }
 
-/// The lease whose transfers a segment has; an error if it is none.
+/// The lease whose transfers a segment has; an error if the bytes are not a segment.
 pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
     codec::decode::<Segment>(KIND, bytes, place).map(|segment| segment.lease)
 }
@@ -134,7 +135,7 @@ impl<'a> Archive<'a> {
         Ok(archived)
     }
 
-    /// Writes transfers of one segment, of which all up to `since` are archived.
+    /// Writes transfers of one segment, whose predecessors up to `since` are all archived.
     async fn write(&self, lineage: Lineage, since: Epoch, part: &[Arc<Transfer>]) -> Result<Epoch> {
         let Some(last) = part.last() else { return Ok(since) };
         let mut first = self.beginning(lineage, since).await?;
@@ -159,7 +160,7 @@ impl<'a> Archive<'a> {
             (first.before, first.oldest) = (last.total(), last.oldest);
             return Ok(first);
         }
-        // It is missing or damaged: the others know.
+        // It is missing or damaged, but the other segments have these numbers too.
         let mut pages = Pages::new(lineage, 0);
         while let Some(page) = pages.next(self).await? {
             for (_, _, segment) in page.segments {
@@ -170,7 +171,7 @@ impl<'a> Archive<'a> {
         Ok(first)
     }
 
-    /// A segment; none if it is not there, or damaged in every place.
+    /// A segment; none if it is missing, or damaged in every place.
     async fn segment(&self, lineage: Lineage, number: u64) -> Result<Option<Segment>> {
         for place in 0..PLACES {
             match self.document(lineage, number, place)?.look(self.clock.now()).await {
@@ -184,7 +185,8 @@ impl<'a> Archive<'a> {
         Ok(None)
     }
 
-    /// Adds transfers to a segment; if it is not there, to `first`. It is written beside what is damaged.
+    /// Adds transfers to a segment, or to `first` if there is none. Damaged
+    /// segments are left alone, and it is written beside them.
     async fn add(&self, lineage: Lineage, number: u64, first: &Segment, part: &[Arc<Transfer>]) -> Result<()> {
         let lease = self.lease;
         let decide = |found: &Segment, _: Timestamp| {
@@ -195,7 +197,7 @@ impl<'a> Archive<'a> {
             }
             Ok(Some(if found.lease.is_none() { first } else { found }.with(lease, part)))
         };
-        // Writing it again changes nothing, also after a write without an answer.
+        // Writing it again changes nothing, even after a write without an answer.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
         let mut place = 0;
         loop {
@@ -208,7 +210,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// The number of the oldest segment from this number on, and some that nobody is to keep.
+    /// The number of the oldest segment from `from` on, and up to [`ERASED`] segments that need not be kept.
     async fn surplus(&self, lineage: Lineage, from: u64, total: u64) -> Result<(u64, Vec<(LeaseName, Revision)>)> {
         let (mut oldest, mut surplus, mut damaged) = (None, Vec::new(), Vec::new());
         if total <= self.retention.transfers && self.retention.age.is_none() {
@@ -225,17 +227,17 @@ impl<'a> Archive<'a> {
                 if (!is_surplus && !is_old) || surplus.len() >= ERASED {
                     break 'pages;
                 }
-                // What is damaged is as old as what is beside it.
+                // A damaged segment is as old as its neighbours.
                 surplus.extend(damaged.extract_if(.., |(other, _)| *other < name));
                 surplus.push((name, revision));
             }
         }
-        // What is damaged and cannot be erased either is passed by, once its time has come.
+        // A damaged segment that cannot be erased either is skipped once it is old enough.
         let oldest = damaged.first().map(|(name, _)| number_of(name)).into_iter().chain(oldest).min();
         Ok((oldest.unwrap_or(from), surplus))
     }
 
-    /// Where the listing of a record's archive begins, if it is needed from this epoch on.
+    /// The segment at which a search of the record's archive for this epoch and later ones begins.
     async fn first(&self, lineage: Lineage, record: &Ownership, from: Epoch) -> Result<u64> {
         let newest = self.segment(lineage, number(record.archived)).await?;
         Ok(newest.map_or(0, |newest| newest.oldest).max(number(from)))
@@ -248,7 +250,7 @@ impl<'a> Archive<'a> {
         };
         let mut pages = Pages::new(lineage, self.first(lineage, record, from).await?);
         let (mut history, mut others, mut begins, mut ends) = (History::default(), Vec::new(), None, Epoch::ZERO);
-        // What is damaged, by its number: a gap beside it is told by it.
+        // The numbers of damaged segments: a gap beside one needs no report of its own.
         let mut damaged = Vec::new();
         while let Some(page) = pages.next(self).await? {
             for damage in page.damaged {
@@ -256,10 +258,11 @@ impl<'a> Archive<'a> {
                 history.damaged.push(self.unreadable(&damage));
             }
             for (_, _, segment) in page.segments {
-                // What came before the segment is in the one before it, or nothing did.
+                // The transfer before this segment is in the segment before it, or there was none.
                 let follows = ends == Epoch::ZERO || segment.since <= ends;
                 begins = if follows { begins.or(Some(segment.since)) } else { Some(segment.since) };
-                // Erased ones were archived once; what was not was forgotten.
+                // `before` counts erased segments too. If it is zero, earlier
+                // transfers were forgotten and never archived.
                 let is_first = ends == Epoch::ZERO && segment.before == 0 && segment.since > Epoch::ZERO;
                 if (!follows || is_first) && segment.since > record.dropped {
                     history.damaged.extend(self.gap(&damaged, ends, segment.since));
@@ -292,7 +295,7 @@ impl<'a> Archive<'a> {
         Error::new(damage.error.kind(), message).with_source(Error::new(damage.error.kind(), damage.error.to_string()))
     }
 
-    /// What is missing between two epochs, unless something damaged lies there, which says so itself.
+    /// What is missing between two epochs, unless a damaged segment there was already reported.
     fn gap(&self, damaged: &[u64], after: Epoch, until: Epoch) -> Option<Error> {
         let is_told = damaged.iter().any(|damaged| (number(after)..=number(until)).contains(damaged));
         let (first, lease) = (after.get().saturating_add(1), self.lease);
@@ -302,7 +305,8 @@ impl<'a> Archive<'a> {
         (!is_told).then(|| Error::new(Kind::Corrupt, message))
     }
 
-    /// The same record with the archived transfers of this epoch, if they can be read. Enough to look up one transfer.
+    /// The same record with the archived transfers around this epoch, if they
+    /// can be read. Enough to look up one transfer.
     pub(super) async fn around(&self, record: &Ownership, epoch: Epoch) -> Result<Ownership> {
         let mut more = record.clone();
         let Some(lineage) = record.lineage else { return Ok(more) };
@@ -313,9 +317,9 @@ impl<'a> Archive<'a> {
         Ok(more)
     }
 
-    /// The same record with all of its transfers from this epoch on, if they are there. A record that was restored below its
-    /// archive is not told what had come after it; nor anything by an epoch that was granted twice, for only one of the two
-    /// was its own.
+    /// The same record with all of its transfers from this epoch on, if they are there.
+    /// For a record that was restored below its archive, later transfers are left out, and
+    /// so are those by an epoch that was granted twice: only one of the two was its own.
     pub(crate) async fn remember(&self, record: &Ownership, from: Epoch) -> Result<Option<Ownership>> {
         let Found { history, is_whole, others } = self.since(record, from).await?;
         let is_own = |t: &Arc<Transfer>| {
@@ -329,7 +333,7 @@ impl<'a> Archive<'a> {
         Ok((is_whole && is_one_line).then_some(whole))
     }
 
-    /// Erases all of it, also what cannot be read.
+    /// Erases all segments, even those that cannot be read.
     pub(super) async fn erase(&self, lineage: Lineage) -> Result<()> {
         let mut pages = Pages::new(lineage, 0);
         while let Some(page) = pages.next(self).await? {
@@ -342,7 +346,7 @@ impl<'a> Archive<'a> {
         Ok(())
     }
 
-    /// Copies the archive of a record to another store; gives what cannot be read, which stays behind.
+    /// Copies the archive of a record to another store; returns the errors of what cannot be read, which stays behind.
     pub(super) async fn copy(&self, record: &Ownership, to: &Archive<'_>) -> Result<Vec<Error>> {
         let mut left = Vec::new();
         let Some(lineage) = record.lineage else { return Ok(left) };
@@ -357,14 +361,14 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// What an archive has of a record.
+/// What the archive knows of a record.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) history: History,
     /// Whether nothing is missing.
     is_whole: bool,
-    /// After each of these epochs, and before the other, the archive has transfers of a line that a restored record left: the
-    /// transfer that came next says which one was before it.
+    /// Pairs of epochs between which the archive has transfers of a line that a
+    /// restored record left: the next transfer names the one before it.
     others: Vec<(Epoch, Epoch)>,
 }
 
@@ -385,7 +389,7 @@ struct Page {
     now: Timestamp,
 }
 
-/// What cannot be read.
+/// A segment that cannot be read.
 struct Damage {
     name: LeaseName,
     revision: Revision,
@@ -417,7 +421,7 @@ impl Pages {
             }
             self.after = Some(name.clone());
             match codec::decode::<Segment>(KIND, &value.bytes, name.as_str()) {
-                // Another lease's, whatever it has to do with this lineage, is not ours to read or erase.
+                // A segment of another lease is not ours to read or erase, even under this lineage.
                 Ok(segment) if segment.lease.as_ref().is_some_and(|lease| lease != archive.lease) => {}
                 Ok(segment) => page.segments.push((name, value.revision, segment)),
                 Err(error) => page.damaged.push(Damage { name, revision: value.revision, error }),

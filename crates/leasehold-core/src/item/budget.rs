@@ -1,9 +1,9 @@
 //! How large an item's record may become, and what is dropped to make it fit.
 //!
-//! Promise: every part at its documented limit, in its worst encoding, fits into one record together with all the others,
-//! so an item that was added can be claimed, failed, retried, completed, moved and cancelled, whatever it carries. Only
-//! follow-ups have no limit of their own: a completion is refused if its follow-ups do not fit into what is left.
-//! Non-promise: events are for people, and the oldest are dropped when there is no room for them.
+//! Promise: every part at its documented limit, in its longest encoding, fits into one record together with all the
+//! others. So an item that was added can be claimed, failed, retried, completed, moved and cancelled, whatever it
+//! carries. Only follow-ups have no limit of their own: a completion is refused if its follow-ups do not fit into the
+//! rest. Non-promise: events are for people, and the oldest are dropped when there is no room for them.
 //!
 //! | part of the record | bytes as given | bytes in the record, at most |
 //! |---|---|---|
@@ -16,18 +16,18 @@
 //! | sum | | 121,176 |
 //! | a record of any store | | 131,072 |
 //!
-//! What is left, and what an item does not use, is for events (up to 24) and for follow-ups.
+//! The rest, and what an item does not use, is for events (up to 24) and for follow-ups.
 
 use super::record::Item;
 use crate::codec::MAX_RECORD_BYTES;
 use leasehold_system::undo::{Mend, undone};
 use std::io::{self, Write};
 
-/// Kept free in every record for what a migration adds to it.
+/// Reserved in every record for what a migration adds to it.
 const RELOCATION: usize = 4096;
-/// The header line of a record.
+/// Room for the header line of a record.
 const HEADER: usize = 64;
-/// A record whose payload, result and checkpoint have fewer bytes than that together fits without being measured.
+/// A record whose payload, result and checkpoint together have fewer bytes than this fits without being measured.
 const SMALL: usize = 12 * 1024;
 
 /// The sizes of a record that does not fit.
@@ -55,7 +55,7 @@ pub(super) fn fit(item: &mut Item) -> Result<(), Excess> {
         if bytes <= most {
             break;
         }
-        // With the comma behind it.
+        // With its comma.
         bytes -= encoded(event) + 1;
         dropped += 1;
     }
@@ -68,7 +68,7 @@ fn carried(item: &Item) -> usize {
     item.payload.bytes().len() + item.result.as_ref().map_or(0, |result| result.bytes().len()) + checkpoint
 }
 
-/// How many bytes it has as JSON.
+/// The length of a value as JSON, in bytes.
 fn encoded(value: &impl serde::Serialize) -> usize {
     let mut count = Count(0);
     // Neither the types nor the counter can fail. If they did, the record would be refused as too large.

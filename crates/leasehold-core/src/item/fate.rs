@@ -1,6 +1,6 @@
 //! Whether a request on an item was applied, after its answer was lost.
 //!
-//! Promise: `Applied` and `NotApplied` are proved by the record; what it no longer shows is `Unknown`. Non-promise: `Applied`
+//! Promise: the record proves `Applied` and `NotApplied`; what it no longer shows is `Unknown`. Non-promise: `Applied`
 //! says that the write is visible, not that it is durable.
 
 use super::protocol::{Decision, Order, Refusal, Request, decide};
@@ -26,7 +26,7 @@ impl Protocol for Request {
         format!("it was asked for at epoch {base}, and the item is at epoch {now} and remembers no further back")
     }
 
-    /// A renewal must not come too late, so it is judged by the latest time that it can be.
+    /// A renewal must not come too late, so it is judged at the latest time that it can be.
     fn margin(&self, grain: Duration) -> Duration {
         if let Request::Renew { .. } = self { grain } else { Duration::ZERO }
     }
@@ -45,14 +45,14 @@ pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
     if seen.lineage != base.lineage || seen.epoch < base.epoch {
         return Fate::Unknown;
     }
-    // Every claim and every order raises the epoch by one, and the last of each leaves its nonce.
+    // Every claim and every order raises the epoch by one. The record has the nonces of the last claim and order.
     let raised = |is_ours: bool| match is_ours {
         true => Fate::Applied,
         false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,
         false => Fate::Unknown,
     };
     match request {
-        // If repeated, they write the same or are refused because of what happened since.
+        // Repeated, they write the same, or are refused because of what happened since.
         Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
         Request::Operate { order: Order::Drain { .. } | Order::Relocate { .. } | Order::Arrive { .. }, .. } => {
             Fate::NotApplied

@@ -1,8 +1,8 @@
 //! Names: of a queue, of an item in it, and of a position in its line.
 //!
-//! Promise: positions sort by priority, then by the time since which the item waits, then by age. Items that are due later
-//! stand apart, sorted by the time from which they may be claimed. A name in the line never stands for two turns of one item.
-//! Non-promise: items that two processes added in the same millisecond have no order.
+//! Promise: positions sort by priority, then by the time since which the item waits, then by age. Items that are due
+//! later are listed apart, sorted by the time from which they may be claimed. A name in the line never stands for two
+//! turns of one item. Non-promise: items that two processes added in the same millisecond have no order.
 
 use crate::{Epoch, Error, Key, LeaseName, Nonce, Remedy, Result, Shelf, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ macro_rules! word {
         pub struct $name(String);
 
         impl $name {
-            /// The text.
+            /// The text: at most 64 bytes, safe as a part of a name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -67,7 +67,7 @@ word!(
     "queue name"
 );
 word!(
-    /// What makes two items the same one: the second is not added.
+    /// Identifies duplicates: while an item with this key exists, a second one is not added.
     DedupeKey,
     "key"
 );
@@ -79,7 +79,7 @@ word!(
 pub struct ItemId(String);
 
 impl ItemId {
-    /// A new name; items added by one process one after the other sort that way.
+    /// A new name. Items that one process adds one after the other sort in that order.
     pub fn fresh(now: Timestamp) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff;
@@ -92,12 +92,12 @@ impl ItemId {
         ItemId(format!("k.{key}"))
     }
 
-    /// Whether it was made of a key, and can come again.
+    /// Whether its name was made from a key, and can be used again.
     pub fn is_keyed(&self) -> bool {
         self.0.starts_with("k.")
     }
 
-    /// The text.
+    /// The id as text, as commands and tokens show it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -145,12 +145,12 @@ impl ItemName {
         Ok(Key::new(Shelf::Item, &LeaseName::new(format!("{}/{}", self.queue, self.id))?))
     }
 
-    /// The lease that its tokens are of.
+    /// The lease name in its tokens.
     pub fn lease(&self) -> Result<LeaseName> {
         LeaseName::new(format!("{}/{}/{}", LeaseName::ITEMS, self.queue, self.id))
     }
 
-    /// The item that a token is of.
+    /// The item that a token belongs to.
     pub fn of(token: &Token) -> Result<Self> {
         let parts: Vec<&str> = token.lease.as_str().split('/').collect();
         match parts[..] {
@@ -159,8 +159,8 @@ impl ItemName {
         }
     }
 
-    /// A name just before the records of items that were added to this queue at this time or later. Those with a key, which have
-    /// no time in their names, come behind all others.
+    /// A name just before the records of items that were added to this queue at this time or later. Items with a key,
+    /// which have no time in their names, sort after all others.
     pub fn added_from(queue: &QueueName, at: Timestamp) -> Result<LeaseName> {
         LeaseName::new(format!("{queue}/{:011x}", at.as_millis()))
     }
@@ -184,10 +184,10 @@ impl fmt::Display for ItemName {
 pub struct Priority(u8);
 
 impl Priority {
-    /// The most urgent.
+    /// The most urgent: 9.
     pub const HIGHEST: Priority = Priority(9);
 
-    /// The number.
+    /// The number, 0 to 9.
     pub const fn get(self) -> u8 {
         self.0
     }
@@ -223,22 +223,22 @@ impl FromStr for Priority {
 pub struct LinePosition {
     /// The item.
     pub item: ItemName,
-    /// In which part of the line.
+    /// The part of the line that it is in.
     pub stand: Stand,
-    /// The time that it sorts by: since when it waits, from when on it may be claimed, or until when it is claimed.
+    /// The time that it sorts by: since when it waits, from when it may be claimed, or until when it is claimed.
     pub at: Timestamp,
-    /// The item's epoch when it came to this position: never the same twice.
+    /// The item's epoch when it came to this position. It is never the same twice.
     pub turn: Epoch,
 }
 
 /// A part of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stand {
-    /// Aside, because the item is claimed until the claim expires.
+    /// Claimed, until the claim expires.
     Aside,
-    /// Among those that may be claimed only from a time on, of whatever priority.
+    /// Not yet due: may be claimed from a given time on. The priority does not affect the order.
     Later(Priority),
-    /// Among those of this priority that may be claimed.
+    /// May be claimed now, with this priority.
     Waiting(Priority),
 }
 
@@ -252,12 +252,12 @@ impl Stand {
     }
 }
 
-/// What positions aside, and those that are due later, have instead of a priority.
+/// What stands in place of a priority in the names of positions aside, and of those that are due later.
 const ASIDE: &str = "-";
 const LATER: &str = "-d";
 
 impl LinePosition {
-    /// The key of its entry.
+    /// The key of its entry in the line.
     pub fn key(&self) -> Result<Key> {
         let LinePosition { item: ItemName { queue, id }, stand, at, turn } = self;
         // Fifteen digits last until the year 33658.
@@ -268,7 +268,7 @@ impl LinePosition {
         Ok(Key::new(Shelf::Line, &LeaseName::new(name)?))
     }
 
-    /// The position that an entry's name stands for; none if it is no position in this queue's line.
+    /// The position that an entry's name stands for; none if it is not a position in this queue's line.
     pub fn parse(queue: &QueueName, name: &LeaseName) -> Option<Self> {
         let rest = name.as_str().strip_prefix(queue.as_str())?.strip_prefix('/')?;
         let parts: Vec<&str> = rest.split('/').collect();
@@ -300,7 +300,7 @@ impl LinePosition {
     }
 }
 
-/// As it stands in names: those aside first, then those due later, then from the most urgent to the least.
+/// The form in names. It sorts those aside first, then those due later, then from the most urgent to the least.
 impl fmt::Display for Stand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,7 @@
 //! What an item carries: bytes of a bounded size.
 //!
-//! Promise: any bytes come back as they were, and take at most a third more space in a record. Non-promise: large data
-//! belongs elsewhere; the payload then says where.
+//! Promise: any bytes come back as they were, and take at most a third more space in a record. Non-promise: it is not
+//! for large data. Keep that elsewhere, and let the payload say where.
 
 use crate::{Error, Kind, Result};
 use base64::Engine;
@@ -13,19 +13,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Payload(Vec<u8>);
 
 impl Payload {
-    /// The most bytes that an item carries.
+    /// The most bytes that an item may carry.
     pub const MAX_BYTES: usize = 48 * 1024;
-    /// The most bytes that a result has.
+    /// The most bytes that a result may have.
     pub const MAX_RESULT_BYTES: usize = 16 * 1024;
 
-    /// A payload of these bytes, if they are not too many.
+    /// A payload of these bytes; an error above [`Payload::MAX_BYTES`].
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let advice =
             "keep it elsewhere and give a path or a URL, or use a spool (spool:/path), where it may have any size";
         Payload::bounded("payload", bytes, Payload::MAX_BYTES, advice)
     }
 
-    /// A result of these bytes, if they are not too many.
+    /// A result of these bytes; an error above [`Payload::MAX_RESULT_BYTES`].
     pub fn result(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         Payload::bounded("result", bytes, Payload::MAX_RESULT_BYTES, "keep it elsewhere and give a path or a URL")
     }
@@ -38,22 +38,22 @@ impl Payload {
         Ok(Payload(bytes))
     }
 
-    /// The bytes.
+    /// The bytes, as they were given.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The text, if it is text.
+    /// The text, if the bytes are UTF-8.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// As base64.
+    /// The bytes as base64, for JSON output.
     pub fn base64(&self) -> String {
         STANDARD.encode(&self.0)
     }
 
-    /// The text, if as JSON it takes no more space than base64 would, or is short.
+    /// The text, if it is short, or takes no more space as JSON than base64 would.
     fn plain(&self) -> Option<&str> {
         let escaped: usize = self.0.iter().map(|byte| escaped(*byte)).sum();
         let most = self.0.len().div_ceil(3) * 4;
@@ -61,10 +61,10 @@ impl Payload {
     }
 }
 
-/// A text of at most this many bytes as JSON is stored as text.
+/// Text of at most this many bytes as JSON is stored as text, even if base64 were shorter.
 const READABLE: usize = 4096;
 
-/// How many bytes a byte of a text becomes in JSON.
+/// The length of one byte of text in JSON.
 const fn escaped(byte: u8) -> usize {
     match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,

@@ -1,9 +1,9 @@
 //! The one function that changes an item: `decide(item, request, now)`.
 //!
-//! Promise: pure; it reads no clock and does no I/O. The epoch rises with every claim and every operator's order, and a
-//! completion counts only under the epoch and nonce that hold the item, so each item is completed at most once and a
-//! stale worker changes nothing. Non-promise: it does not know whether a worker lives; time decides only when somebody
-//! else may try.
+//! Promise: pure; it reads no clock and does no I/O. The epoch rises with every claim and every
+//! operator's order. A completion counts only under the epoch and nonce that hold the item, so
+//! each item is completed at most once and a stale worker changes nothing. Non-promise: it does
+//! not know whether a worker is alive; time decides only when somebody else may try.
 
 use super::budget::{self, Excess};
 pub use super::fate::fate;
@@ -19,81 +19,82 @@ use leasehold_system::undo::{Mend, undone};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What is asked for.
+/// What can be asked of an item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// To work on it.
+    /// Work on it.
     Claim {
-        /// Who asks; its nonce is the claim's.
+        /// Who asks. The claim gets this holder's nonce.
         holder: HolderId,
-        /// For how long at first.
+        /// How long the claim lasts unless renewed.
         ttl: Ttl,
     },
-    /// To work on it for another TTL.
+    /// Keep working on it for another TTL.
     Renew {
-        /// The claim.
+        /// Which claim.
         claim: Claim,
-        /// For how long.
+        /// How long from now.
         ttl: Ttl,
     },
-    /// To record how far the work has come.
+    /// Record how far the work has come.
     Progress {
-        /// The claim.
+        /// Which claim.
         claim: Claim,
-        /// How far.
+        /// What to record.
         report: Report,
     },
-    /// To have completed it.
+    /// Complete it.
     Complete {
-        /// The claim.
+        /// Which claim.
         claim: Claim,
         /// The result that the worker leaves.
         result: Option<Payload>,
         /// The items to add in the same step.
         follow_ups: Vec<FollowUp>,
     },
-    /// To have failed.
+    /// Record that the attempt failed.
     Fail {
-        /// The claim.
+        /// Which claim.
         claim: Claim,
-        /// Why.
+        /// Why it failed.
         why: Reason,
-        /// How soon it may be tried again, instead of by the item's own backoff.
+        /// How soon it may be tried again, instead of the item's own backoff.
         #[serde(default, with = "time::optional_millis")]
         retry_in: Option<Duration>,
-        /// Whether trying again is of no use.
+        /// Whether retrying is pointless.
         is_final: bool,
     },
-    /// To give it back untried.
+    /// Give it back untried.
     Return {
-        /// The claim.
+        /// Which claim.
         claim: Claim,
-        /// How long it waits then before it may be claimed again; none if it keeps its place.
+        /// How long it then waits before it may be claimed again; none if it keeps its position in line.
         wait: Option<Duration>,
     },
-    /// To put an item whose claim expired back in line, or to give it up after its last attempt. Also to shorten its wait to
+    /// Put an item whose claim expired back in line, or give it up after its last attempt. Also shorten its wait to
     /// what was requested, if the store's clock was set back.
     Reap,
-    /// To record that its follow-ups were added.
+    /// Record that its follow-ups were added.
     Settle,
     /// An operator's order.
     Operate {
-        /// The order's own nonce.
+        /// Unique to this order, so that a lost answer does not apply it twice.
         nonce: Nonce,
-        /// Who.
+        /// Who ordered it.
         by: Who,
-        /// Why.
+        /// Why, for the item's history.
         why: Why,
-        /// The epoch that the order was decided on; none if it does not matter. Another one refuses it.
+        /// The epoch that the order was decided on; none if it does not matter.
+        /// The order is refused at any other epoch.
         expected: Option<Epoch>,
-        /// What.
+        /// What to do.
         order: Order,
     },
 }
 
 impl Request {
-    /// Whether the item's worker makes it. An item that left for another store has no worker.
+    /// Whether only the worker that holds the item may make it. An item that has left for another store has no worker.
     pub fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. })
     }
@@ -105,21 +106,21 @@ impl Request {
 pub enum Order {
     /// Put it back in line, with all its attempts.
     Retry {
-        /// An epoch that a guard has seen, which a store that was restored from an old copy does not know.
+        /// An epoch that a guard has seen, but a store that was restored from an old copy does not know.
         past: Option<Epoch>,
     },
-    /// Take it out of the line, for good.
+    /// Take it out of the line permanently.
     Cancel,
-    /// Ask whoever has claimed it to finish. Nothing is taken.
+    /// Ask the worker that has claimed it to finish. The claim itself is not ended.
     Drain {
-        /// How long it has for that. Nobody new claims the item meanwhile.
+        /// How long the worker has. Meanwhile nobody else can claim the item.
         within: Ttl,
     },
     /// Give it to this holder.
     HandOff {
         /// The new holder.
         to: HolderId,
-        /// For how long at first.
+        /// How long the claim lasts unless renewed.
         ttl: Ttl,
     },
     /// One step of a migration.
@@ -129,10 +130,10 @@ pub enum Order {
         migration: Nonce,
         /// Which step.
         step: Step,
-        /// What [`Step::Leave`] does about somebody who has claimed it.
+        /// What [`Step::Leave`] does if somebody has claimed it.
         holder: Holder,
     },
-    /// Take in the item of this name from another store, over what is here.
+    /// Take in the item of this name from another store, over the one here.
     #[serde(skip)]
     Arrive {
         /// The migration's own number.
@@ -147,7 +148,7 @@ pub enum Order {
 /// The answer of [`decide`].
 pub type Decision = crate::cell::Decision<Item, Refusal>;
 
-/// Decides a request on an item at this time of the store's clock. What is to be written fits into a record.
+/// Decides a request on an item at `now`, by the store's clock. The next record fits into the store's limit.
 pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
     let mut next = match becomes(item, request, now) {
         Decision::Write(next) => next,
@@ -169,8 +170,8 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
         Request::Claim { holder, ttl } => claim(item, holder, *ttl, now),
         Request::Renew { claim, ttl } => held(item, *claim, None, |next| {
             let State::Claimed(tenure) = &mut next.state else { return false };
-            // Also when that is sooner than before: otherwise, after the clock was set back, the worker would keep the item for that
-            // much longer. Nobody trusts a renewal whose answer was lost.
+            // Even if that is sooner than before: otherwise, after the clock was set back, the worker would keep the
+            // item for that much longer. Nobody trusts a renewal whose answer was lost.
             let earlier = tenure.deadline;
             tenure.deadline = now.plus(ttl.get());
             if undone(Mend::ItemDeadlineNotShortened) {
@@ -266,7 +267,7 @@ fn claim(item: &Item, holder: &HolderId, ttl: Ttl, now: Timestamp) -> Decision {
     Decision::Write(Box::new(next))
 }
 
-/// A request of the worker who holds the item. `how` is set for those that end the claim.
+/// A request of the worker that holds the item. `how` is set for those that end the claim.
 fn held(item: &Item, claim: Claim, how: Option<How>, change: impl FnOnce(&mut Item) -> bool) -> Decision {
     let stale = || Decision::Refuse(Refusal::Stale { seen: item.epoch, state: item.state.as_str() });
     if !item.is_held_by(claim) {
@@ -302,7 +303,7 @@ fn reap(item: &Item, now: Timestamp) -> Decision {
     Decision::Write(Box::new(next))
 }
 
-/// As if its wait, or its claim, had begun now. A worker trusts its claim for at most a TTL from asking.
+/// The item as if its wait, or its claim, had begun now. A worker trusts its claim for at most a TTL from asking.
 fn redated(item: &Item, now: Timestamp) -> Item {
     let mut next = item.clone();
     match &mut next.state {
@@ -364,7 +365,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
     Decision::Write(Box::new(next))
 }
 
-/// Asks whoever has claimed it to finish. What was asked before makes way, but for its time.
+/// Asks the worker that has claimed it to finish. Replaces an earlier request, but never shortens its time.
 fn drain(item: &Item, (by, why, nonce): (&Who, &Why, Nonce), within: Ttl, now: Timestamp) -> Decision {
     let asked = OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce };
     if item.drain.as_ref().is_some_and(|old| old.asked.nonce == asked.nonce) {
@@ -377,7 +378,7 @@ fn drain(item: &Item, (by, why, nonce): (&Who, &Why, Nonce), within: Ttl, now: T
     Decision::Write(Box::new(Item { drain: Some(drain), ..item.clone() }))
 }
 
-/// A step of a migration on an item that is there.
+/// A step of a migration on an existing item.
 fn moved(
     item: &Item,
     (by, why): (&Who, &Why),
@@ -431,15 +432,15 @@ fn arrive(item: &Item, migration: Nonce, from: &Address, other: &Item) -> Decisi
     }
 }
 
-/// An item of another store as it is taken in by this one.
+/// An item of another store, as this store takes it in.
 pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
     let relocation = Some(Relocation::Arriving { from: from.clone(), migration });
-    // A new turn, so that no position that it had here before stands for it.
+    // A new turn, so that no earlier position here stands for it.
     Item { relocation, turn: other.epoch, ..other.clone() }
 }
 
 impl Item {
-    /// Puts it back in line, where it stood, under a turn that no earlier position had.
+    /// Puts it back in line at its old position, under a turn that no earlier position had.
     fn line_up(&mut self, now: Timestamp) {
         let stood = self.due.take().unwrap_or(self.since);
         (self.state, self.since, self.turn) = (State::Ready, stood.min(now), self.epoch);
@@ -450,7 +451,7 @@ impl Item {
         (self.state, self.since, self.due, self.turn) = (State::Ready, now, Some(now.plus(pause)), self.epoch);
     }
 
-    /// Untried, at once or after a pause.
+    /// Gives back an attempt and puts it back in line, at once or after a pause.
     fn go_back(&mut self, now: Timestamp, pause: Option<Duration>) {
         self.tried = self.tried.saturating_sub(1);
         match pause {

@@ -1,7 +1,7 @@
 //! The record of one item: the truth about it.
 //!
-//! Promise: what may be done to an item is decided on this record alone, in one swap. Non-promise: it is plain data;
-//! only [`super::protocol`] changes it.
+//! Promise: what may be done to an item is decided on this record alone, in one
+//! swap. Non-promise: it is plain data; only [`super::protocol`] changes it.
 
 use super::name::{ItemName, LinePosition, Priority, Stand};
 use super::payload::Payload;
@@ -12,14 +12,15 @@ use leasehold_system::undo::{Mend, undone};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The kind of an item's record, as its header names it.
+/// The kind of an item's record, as its header line says.
 pub const KIND: &str = "item";
-/// How many events a record remembers.
+/// How many events a record keeps, if they fit.
 pub const EVENTS_KEPT: usize = 24;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
-/// How far a store's clock may go back without having been set: another server's clock, or one that is being adjusted.
+/// How far a store's clock may go back without having been set: after a
+/// failover to another server, or while it is adjusted.
 pub const SKEW: Duration = Duration::from_secs(60);
 
 /// Why an attempt failed.
@@ -29,30 +30,31 @@ pub type Reason = Line<500>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// In line.
+    /// In line: not claimed, but perhaps not due yet.
     Ready,
-    /// Somebody works on it, until the deadline unless renewed.
+    /// A worker has it, until the deadline unless renewed.
     Claimed(Tenure),
     /// Completed, once.
     Done {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
     },
     /// Given up: a dead letter.
     Dead {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
-        /// Why.
+        /// Why it was given up.
         why: Reason,
     },
     /// Taken out by an operator.
     Cancelled {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
     },
-    /// Purged: what is left of an item that was added under a key, so that the key's epochs continue when it is used again.
+    /// Purged: what is left of an item that was added under a key, so that the
+    /// key's epochs continue when it is used again.
     Purged {
-        /// When.
+        /// When, in store time.
         at: Timestamp,
     },
 }
@@ -70,7 +72,7 @@ impl State {
         }
     }
 
-    /// When it was finished, if it is.
+    /// When it was finished, if it was.
     pub const fn finished_at(&self) -> Option<Timestamp> {
         match self {
             State::Ready | State::Claimed(_) | State::Purged { .. } => None,
@@ -79,12 +81,12 @@ impl State {
     }
 }
 
-/// How often an item is tried, and how soon again.
+/// How often an item is tried, and how long it waits in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attempts {
-    /// How often at most.
+    /// The most attempts.
     pub most: u32,
-    /// The pause after the first failure, in milliseconds; it doubles with each.
+    /// The pause after the first failure, in milliseconds. It doubles with each failure, up to an hour.
     pub backoff_ms: u64,
 }
 
@@ -95,7 +97,7 @@ impl Default for Attempts {
 }
 
 impl Attempts {
-    /// The pause after the `made`th attempt failed.
+    /// The pause after the failure of attempt number `made`, which counts from 1.
     pub fn pause(self, made: u32) -> Duration {
         let doubled = self.backoff_ms.saturating_mul(1 << made.saturating_sub(1).min(30));
         Duration::from_millis(doubled).min(MAX_BACKOFF)
@@ -105,26 +107,26 @@ impl Attempts {
 /// An item that is to be added when another is completed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FollowUp {
-    /// Its name: fixed before it is added, so that it is added once.
+    /// Its name, fixed in advance so that it is added only once.
     pub name: ItemName,
-    /// What it carries.
+    /// What it carries, at most [`Payload::MAX_BYTES`].
     pub payload: Payload,
     /// How urgent it is.
     pub priority: Priority,
     /// How long after the completion it may be claimed, in milliseconds.
     pub delay_ms: u64,
-    /// How often it is tried.
+    /// How often it is tried, and with what pauses.
     pub attempts: Attempts,
 }
 
-/// How a claim ended, to tell a lost answer from a stale request.
+/// How a claim ended. It tells a lost answer from a stale request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ended {
     /// The claim's epoch.
     pub epoch: Epoch,
-    /// Its nonce.
+    /// The nonce of the claim's holder.
     pub nonce: Nonce,
-    /// How.
+    /// What the worker did.
     pub how: How,
 }
 
@@ -147,12 +149,12 @@ pub struct Event {
     pub at: Timestamp,
     /// The epoch after it.
     pub epoch: Epoch,
-    /// What.
+    /// The kind of event.
     pub what: What,
-    /// Who did it.
+    /// The worker or the operator that did it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Who>,
-    /// Why.
+    /// The reason of a failure, or the operator's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Reason>,
 }
@@ -162,9 +164,9 @@ leasehold_system::words! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum What {
-        /// Somebody took it.
+        /// A worker claimed it.
         Claimed = "claimed",
-        /// Its claim ran out.
+        /// Its claim expired.
         Expired = "expired",
         /// It was completed.
         Completed = "completed",
@@ -178,16 +180,16 @@ leasehold_system::words! {
         Retried = "retried",
         /// An operator took it out.
         Cancelled = "cancelled",
-        /// An operator gave it to somebody.
+        /// An operator gave it to another holder.
         HandedOff = "handed_off",
-        /// An operator took it from whoever had claimed it, to move it to another store.
+        /// An operator took it from its worker, to move it to another store.
         Evicted = "evicted",
         /// It left for another store, or came from one.
         Moved = "moved",
     }
 }
 
-/// One item.
+/// The record of an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
@@ -197,27 +199,27 @@ pub struct Item {
     pub lineage: Lineage,
     /// Where it is in its life.
     pub state: State,
-    /// Set while it is moving to another store, or has moved there. Then nothing is claimed or changed here.
+    /// Set while it is moving to another store, or after it moved there. Then it cannot be claimed or changed here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relocation: Option<Relocation>,
     /// The epoch at which it last entered the line.
     pub turn: Epoch,
     /// How urgent it is.
     pub priority: Priority,
-    /// From when on it may be claimed; none if at once, so that a clock that is set back hides nothing.
+    /// The time from which it may be claimed; none means at once, so that a clock that is set back hides no item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    /// Since when it waits: its order among those of its priority, unless it is due later.
+    /// Since when it waits. Orders it among items of its priority, unless it is due later.
     pub since: Timestamp,
     /// When it was added.
     pub added: Timestamp,
-    /// What it carries.
+    /// What it carries, at most [`Payload::MAX_BYTES`].
     pub payload: Payload,
-    /// How often it was claimed since it was added or retried.
+    /// How often it was claimed since it was added or retried, without attempts that were given back.
     pub tried: u32,
-    /// How often it may be.
+    /// How often it may be tried, and with what pauses.
     pub attempts: Attempts,
-    /// The item, and its epoch, whose completion added this one.
+    /// The item whose completion added this one, and that item's epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// The last report of progress, with the checkpoint that the next attempt gets.
@@ -226,10 +228,10 @@ pub struct Item {
     /// The result of its completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
-    /// What its completion added.
+    /// The items that its completion added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub follow_ups: Vec<ItemName>,
-    /// What its completion has yet to add.
+    /// The follow-ups that its completion has yet to add.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outbox: Vec<FollowUp>,
     /// How the last claim ended.
@@ -238,16 +240,16 @@ pub struct Item {
     /// The nonce of the last operator's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Nonce>,
-    /// An operator's request to whoever has claimed it to finish.
+    /// An operator's request to finish, to the worker that has claimed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// The last events, oldest first, and no more than are kept.
+    /// The last events, oldest first, at most [`EVENTS_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Event>,
 }
 
 impl Item {
-    /// A new item, in line at once or from `due` on, at the beginning of a line of epochs.
+    /// A new item, in line at once or from `due` on, at the beginning of a lineage.
     pub fn new(
         lineage: Lineage,
         payload: Payload,
@@ -281,8 +283,8 @@ impl Item {
         }
     }
 
-    /// Its state at this time in one word, as people and programs see it: one that is ready and not due yet is `delayed`. For
-    /// one on its way to another store, how far it is.
+    /// Its state at `now` in one word, for people and programs. A ready item that is not due yet is `delayed`; an item
+    /// that is being migrated has the word of its relocation.
     pub fn word(&self, now: Timestamp) -> &'static str {
         match &self.relocation {
             Some(relocation) => relocation.as_str(),
@@ -291,7 +293,7 @@ impl Item {
         }
     }
 
-    /// Its position in line, where it stays while it is claimed, unless it is put aside.
+    /// Its position in line, which it keeps while it is claimed, unless it is put aside.
     pub fn place(&self, name: &ItemName) -> LinePosition {
         let (stand, at) = match self.due {
             Some(due) => (Stand::Later(self.priority), due),
@@ -300,7 +302,7 @@ impl Item {
         LinePosition { item: name.clone(), stand, at, turn: self.turn }
     }
 
-    /// Whether it need not wait any longer.
+    /// Whether its wait is over.
     pub fn is_due(&self, now: Timestamp) -> bool {
         if undone(Mend::ItemsWaitForTheClock) {
             return self.due.unwrap_or(self.added) <= now;
@@ -308,7 +310,8 @@ impl Item {
         self.due.is_none_or(|due| due <= now)
     }
 
-    /// Whether its due time is from before the store's clock was set back: it would wait longer than was ever requested.
+    /// Whether its times are from before the store's clock was set back, so
+    /// that it would wait longer than was ever requested.
     pub fn is_misdated(&self, now: Timestamp) -> bool {
         match &self.state {
             State::Ready => self.due.is_some() && self.since > now.plus(SKEW),
@@ -328,7 +331,7 @@ impl Item {
         if let State::Claimed(tenure) = &self.state { Some(tenure) } else { None }
     }
 
-    /// The request to finish, while it is in force: until then nobody new claims the item.
+    /// The request to finish, while it is in force. Until it ends, nobody else can claim the item.
     pub fn live_drain(&self, now: Timestamp) -> Option<&Drain> {
         self.drain.as_ref().filter(|drain| drain.is_live(self.epoch, now))
     }
@@ -355,12 +358,12 @@ impl Item {
         Item { lineage: purged.lineage, epoch: purged.epoch, turn: purged.epoch, ..self.clone() }
     }
 
-    /// As bytes.
+    /// The record's bytes.
     pub fn encode(&self) -> crate::Result<Vec<u8>> {
         codec::encode(KIND, self)
     }
 
-    /// From bytes; `place` names the record in messages.
+    /// Reads a record's bytes; `place` names the record in messages.
     pub fn decode(bytes: &[u8], place: &str) -> crate::Result<Self> {
         codec::decode(KIND, bytes, place)
     }

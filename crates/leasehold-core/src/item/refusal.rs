@@ -7,36 +7,36 @@ use crate::relocation::Relocation;
 use crate::time::Timestamp;
 use std::fmt;
 
-/// Why a request is refused. Nothing changes.
+/// Why a request is refused. The item is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody has claimed it.
+    /// Another worker has claimed it.
     Busy {
         /// Who claimed it.
         holder: HolderId,
-        /// Until when, unless renewed.
+        /// Until when, unless the claim is renewed.
         until: Timestamp,
     },
-    /// It may be claimed only from then on.
+    /// It may not be claimed yet.
     NotDue {
-        /// When.
+        /// From when it may be claimed.
         due: Timestamp,
     },
-    /// Its last claim ran out, and it was tried often enough.
+    /// Its last claim expired, and it has no attempts left.
     Exhausted,
     /// It is finished: `done`, `dead` or `cancelled`.
     Finished {
         /// Which of the three.
         state: &'static str,
     },
-    /// The claim is no longer the one in force.
+    /// The claim is no longer the current one.
     Stale {
         /// The item's epoch now.
         seen: Epoch,
         /// Its state now.
         state: &'static str,
     },
-    /// The item has another epoch than the order was decided on.
+    /// The item's epoch is not the one that the order was decided on.
     Changed {
         /// The epoch that was expected.
         expected: Epoch,
@@ -47,15 +47,15 @@ pub enum Refusal {
     Elsewhere(Relocation),
     /// No migration is moving it.
     NotMoving,
-    /// An operator has asked for it, and nobody new claims it meanwhile.
+    /// An operator has asked its worker to finish, and nobody else can claim it meanwhile.
     Draining(Drain),
-    /// Nobody has claimed it who could be asked to finish.
+    /// Nobody has claimed it, so there is nobody to ask.
     NotClaimed,
-    /// Its claim has not run out.
+    /// Its claim has not expired.
     NotExpired,
     /// There are no more epochs.
     OutOfEpochs,
-    /// With what was to be added to it, the record would be too large.
+    /// The record would be too large with what was to be added.
     TooLarge {
         /// How many bytes it would have.
         bytes: usize,
@@ -65,7 +65,7 @@ pub enum Refusal {
 }
 
 impl fmt::Display for Refusal {
-    /// What is in the way, to follow the name of the item: `claimed by box-1 (pid 4711)`.
+    /// The obstacle, to follow the name of the item: `claimed by box-1 (pid 4711)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Busy { holder, .. } => write!(f, "claimed by {holder}"),

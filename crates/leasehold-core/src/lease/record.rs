@@ -1,4 +1,4 @@
-//! The ownership record: who holds a lease, until when, and how it came to be so.
+//! The ownership record: who holds a lease, until when, and how that came about.
 //!
 //! Promise: one record per lease, never deleted, with the reasons of the last transfers in it. Non-promise: it is
 //! plain data; only [`crate::lease::protocol`] changes it.
@@ -17,12 +17,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kind of an ownership record, as its header names it.
+/// The kind of an ownership record, as its header line says.
 pub(crate) const KIND: &str = "ownership";
 
-/// How many transfers fill a record. Whoever acquires a lease whose record is full waits for the archive; operators add more.
+/// With more transfers than this, the process that acquires the lease archives before it works. A record may have more.
 pub const TRANSFERS_KEPT: usize = 32;
-/// So many of the newest stay, archived or not.
+/// How many of the newest transfers stay in the record even if they are archived.
 const TRANSFERS_LEFT: usize = 4;
 
 /// The record of one lease. [`Ownership::default`] is a lease that nobody ever held.
@@ -31,20 +31,20 @@ const TRANSFERS_LEFT: usize = 4;
 pub struct Ownership {
     /// The fencing number of the last transfer.
     pub epoch: Epoch,
-    /// The line of epochs that the number belongs to; none before the first write.
+    /// The line that its epochs belong to; none before the first write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
-    /// Whether an operator gave it that lineage, to continue where a lost store had been. That can be done once.
+    /// Whether an operator set the lineage, to continue that of a lost store. That can be done once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub healed: bool,
-    /// Set by the first write, and cleared when a holder has done more than acquire. While it is set, an acquirer checks that
-    /// the namespace did not move to another store before this record could be moved along.
+    /// Set by the first write, and cleared when a holder does more than acquire. While it is set, an acquirer checks
+    /// that the namespace did not move to another store without this record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newborn: bool,
-    /// Set while it is moving to another store, or has moved there. Then nothing is granted or changed here.
+    /// Set while it is moving to another store, or after it moved there. Then nothing is granted or changed here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relocation: Option<Relocation>,
-    /// Who holds it, if anyone does. It may have expired: only the store's clock can tell.
+    /// Who holds it, if anyone. It may have expired: only the store's clock can tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenure: Option<Tenure>,
     /// The newest scheduled slot that was claimed.
@@ -59,23 +59,25 @@ pub struct Ownership {
     /// Who last ended a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<OperatorMark>,
-    /// Set while an operator asks the holder to finish. May be over: only the store's clock can tell.
+    /// Set when an operator asks the holder to finish. It may have expired: only the store's clock can tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// Set while it is a tombstone: an operator had all forgotten but its epoch, its lineage and its newest slot.
+    /// Set while it is a tombstone: an operator had everything forgotten but
+    /// its epoch, its lineage and its newest slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forgotten: Option<OperatorMark>,
-    /// When the last tenure began that is over and was not given back untried, in store time.
+    /// When the last finished tenure began, in store time, without tenures in which the work was not started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run: Option<Timestamp>,
-    /// Every transfer up to this epoch is in the archive too; zero if none is.
+    /// Every transfer up to this epoch is also archived, or was forgotten; zero if none is.
     #[serde(default, skip_serializing_if = "Epoch::is_zero")]
     pub archived: Epoch,
-    /// Transfers up to this epoch were dropped when the lease was forgotten: nobody misses them in its history.
+    /// Transfers up to this epoch were dropped when the lease was forgotten, so
+    /// their absence from the history is no damage.
     #[serde(default, skip_serializing_if = "Epoch::is_zero")]
     pub dropped: Epoch,
-    /// The last transfers, oldest first: all that are not archived, and a few that are. Shared, because each step copies the
-    /// record.
+    /// The last transfers, oldest first: all that are not archived, and a few
+    /// that are. In `Arc`s, because each step copies the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Arc<Transfer>>,
 }
@@ -104,7 +106,7 @@ impl Default for Ownership {
 }
 
 impl Ownership {
-    /// Writes to the newest transfer.
+    /// Changes the newest transfer.
     pub(crate) fn amend_last(&mut self, change: impl FnOnce(&mut Transfer)) {
         if let Some(last) = self.transfers.last_mut() {
             change(Arc::make_mut(last));
@@ -118,8 +120,8 @@ impl Ownership {
         self.transfers.drain(..surplus.min(archived));
     }
 
-    /// Forgets the oldest transfers until the others have at most so many bytes. They count as archived, and will be missed
-    /// there: whatever they would have proved is unknown.
+    /// Forgets the oldest transfers until the others have at most this many bytes. They count as archived although they
+    /// are not: whatever they would have proved is unknown.
     pub(crate) fn forget_oldest(&mut self, most: usize) {
         let bytes = |transfer: &Arc<Transfer>| serde_json::to_vec(transfer).map_or(0, |bytes| bytes.len());
         let mut total: usize = self.transfers.iter().map(bytes).sum();
@@ -135,7 +137,7 @@ impl Ownership {
         self.epoch == Epoch::ZERO && self.lineage.is_none()
     }
 
-    /// The tenure that has not run out at `now`.
+    /// The tenure, unless it has expired at `now`.
     pub fn live_tenure(&self, now: Timestamp) -> Option<&Tenure> {
         self.tenure.as_ref().filter(|t| now < t.deadline)
     }
@@ -145,30 +147,30 @@ impl Ownership {
         self.drain.as_ref().filter(|drain| drain.is_live(self.epoch, now))
     }
 
-    /// Since when nobody has held it, as far as that is known: when the last tenure ended, or runs out.
+    /// Since when nobody has held it, as far as known: when the last tenure ended, or expires.
     pub fn idle_since(&self) -> Option<Timestamp> {
         let over = |last: &Arc<Transfer>| last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0)));
         self.tenure.as_ref().map(|tenure| tenure.deadline).or_else(|| self.transfers.last().map(over))
     }
 
-    /// When the last run began, as far as there was one: that of whoever has it, or had it last.
+    /// When the last run began, if there was one: the present tenure, or else the last one.
     pub fn last_run_began(&self) -> Option<Timestamp> {
         self.tenure.as_ref().map(|tenure| tenure.granted_at).or(self.last_run)
     }
 
-    /// True when this claim is the tenure in the record, run out or not.
+    /// True when this claim is the tenure in the record, expired or not.
     pub fn is_held_by(&self, claim: Claim) -> bool {
         claim.holds(self.epoch, self.tenure.as_ref())
     }
 
-    /// The slot whose run died or could not be started: it was claimed, never ended, and nobody holds the lease.
+    /// The slot whose run died or could not be started: it was claimed, did not end, and nobody holds the lease for it.
     pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
         let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
         let interrupted = self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark));
         interrupted.filter(|_| !undone(Mend::InterruptedSlotLeft))
     }
 
-    /// The transfer that this nonce caused, if it is still remembered.
+    /// The transfer that this nonce caused, if the record still has it.
     pub fn transfer_by(&self, nonce: Nonce) -> Option<&Transfer> {
         self.transfers.iter().rev().map(Arc::as_ref).find(|t| t.nonce == nonce)
     }
@@ -178,7 +180,7 @@ impl Ownership {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenure {
-    /// Who holds.
+    /// Who holds it, with the grant's nonce.
     pub holder: HolderId,
     /// Since when, in store time.
     pub granted_at: Timestamp,
@@ -188,7 +190,7 @@ pub struct Tenure {
     pub ttl: Ttl,
 }
 
-/// The nominal instant of a scheduled run, whatever any clock says when it starts.
+/// The nominal instant of a scheduled run, however late it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Slot(pub Timestamp);
@@ -198,36 +200,37 @@ leasehold_system::words! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum SlotState {
-        /// Claimed; the run has not reported its end. If its tenure is over, it died or could not be started.
+        /// Claimed; the run has not reported its end. If its tenure is over, the run died or could not be started.
         Running = "running",
-        /// Ran to its end.
+        /// The run succeeded.
         Done = "done",
-        /// Ran and failed.
+        /// The run failed.
         Failed = "failed",
-        /// No run: an operator set the mark back to this instant, because a clock was ahead. Slots up to it are settled.
+        /// Not run: an operator set the mark back to this instant, because a
+        /// clock was ahead. Slots up to it are settled.
         Rewound = "rewound",
     }
 }
 
-/// How often a slot is run in all, when its run dies each time.
+/// How often a slot is run in total, if its run dies each time.
 pub const SLOT_RUNS: u32 = 3;
 
 /// A claimed slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlotMark {
-    /// Which slot.
+    /// The slot's nominal instant.
     pub slot: Slot,
-    /// What became of it.
+    /// How its run ended, if it did.
     pub state: SlotState,
     /// The epoch whose holder claimed it.
     pub epoch: Epoch,
-    /// How often it was claimed, without the times when nothing was started or an operator ended the run. More than once means
-    /// that a run of it died, or failed and was asked for again.
+    /// How often it was claimed, except when nothing was started or an operator ended the run. More than once means
+    /// that a run died, or failed and was requested again.
     pub runs: u32,
 }
 
-/// Evidence that the work moves, apart from the heartbeat.
+/// Evidence that the work makes progress, as opposed to a mere renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -243,22 +246,22 @@ pub struct Progress {
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// Who did something to the lease by hand, why and when.
+/// Who changed the lease by an order, why and when.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorMark {
-    /// Who.
+    /// The operator.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
     /// When, in store time.
     pub at: Timestamp,
-    /// The nonce of the request, so that a lost reply can be told from another operator's order.
+    /// The nonce of the request, so that after a lost answer this order can be told from another operator's.
     pub nonce: Nonce,
 }
 
-/// An operator asks the holder of one epoch to finish. The lease, or the item of a queue, is kept for the operator meanwhile:
-/// nobody new gets it until the time is over, or the epoch has moved on.
+/// An operator asks the holder of one epoch to finish. The lease or item is reserved for the operator meanwhile: nobody
+/// else gets it until the time is over, or the epoch has moved on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
@@ -266,19 +269,19 @@ pub struct Drain {
     pub asked: OperatorMark,
     /// The epoch whose holder is asked.
     pub epoch: Epoch,
-    /// Until when, in store time. After that the request counts for nothing.
+    /// When the request expires, in store time.
     pub until: Timestamp,
 }
 
 impl Drain {
-    /// A request at this epoch. One that is in force keeps its time if that is longer.
+    /// A request at this epoch. If it replaces one that is in force, the later end counts.
     pub fn new(earlier: Option<&Drain>, epoch: Epoch, asked: OperatorMark, within: Ttl) -> Self {
         let until = asked.at.plus(within.get());
         let earlier = earlier.filter(|earlier| earlier.is_live(epoch, asked.at)).map(|earlier| earlier.until);
         Drain { epoch, until: earlier.map_or(until, |earlier| earlier.max(until)), asked }
     }
 
-    /// Whether it is in force for what is at this epoch.
+    /// Whether it is in force at `now` for a record of this epoch.
     pub fn is_live(&self, epoch: Epoch, now: Timestamp) -> bool {
         self.epoch == epoch && now < self.until
     }

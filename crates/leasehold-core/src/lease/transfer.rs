@@ -1,15 +1,15 @@
-//! A transfer: one advance of the epoch, why it happened and how the tenure that it began ended.
+//! A transfer: one advance of the epoch, why it happened and how its tenure ended.
 //!
-//! Promise: in a record it is one short row, not an object: a record with a full history is read and written at every
-//! acquisition, and keys that every transfer repeats would be half of it. Non-promise: the row is for machines;
-//! `history --json` is the stable form.
+//! Promise: in a record it is one short row, not an object. A full record is read and
+//! written at every acquisition, and keys that every transfer repeats would be half
+//! of it. Non-promise: the row is for machines; `history --json` is the stable form.
 //!
 //! ```text
 //! [epoch, at, reason, nonce, to, held_for_ms, outcome, slot, from, by, why]
 //! [42,1700000000000,"released",null,"0123456789abcdef0123456789abcdef:7:host:worker",61250,"succeeded"]
 //! ```
-//! What is not there is `null`, and nulls at the end are left out. The nonce is `null` where it is that of `to`, as it is
-//! for everything but an operator's order that gives the lease to nobody.
+//! Missing values are `null`, and nulls at the end are left out. The nonce is `null` where it equals that of `to`,
+//! which is so for everything but an operator's order that gives the lease to nobody.
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
@@ -27,15 +27,15 @@ leasehold_system::words! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Reason {
-        /// Nobody ever held it.
+        /// Nobody had ever held it.
         First = "first",
-        /// The holder before had released it.
+        /// The previous holder had released it.
         Released = "released",
-        /// The holder before ran out of time.
+        /// The previous holder's tenure expired.
         Expired = "expired",
-        /// An operator took it away.
+        /// An operator took it from its holder.
         Revoked = "revoked",
-        /// An operator gave it to somebody else.
+        /// An operator gave it to another holder.
         HandedOff = "handed_off",
         /// A slot whose run died was claimed again.
         Recovered = "recovered",
@@ -43,7 +43,7 @@ leasehold_system::words! {
         Advanced = "advanced",
         /// An operator set the mark of the newest slot back to the store's time.
         Rewound = "rewound",
-        /// An operator asked for a run of the job, and whoever has the job acquired the lease for it.
+        /// An operator asked for a run of the job, and a process that has the job acquired the lease for it.
         Triggered = "triggered",
     }
 }
@@ -52,17 +52,17 @@ leasehold_system::words! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Released after work that went well.
+    /// Released after work that succeeded.
     Succeeded,
     /// Released after work that failed.
     Failed,
     /// Released after the holder found that it could not keep the lease.
     Lost,
-    /// Released before the work was begun: what was claimed for it is as open as it was before.
+    /// Released before the work began. A slot claimed with it is as open as before.
     NotStarted,
-    /// Released before the work was done, because an operator asked for it: what was claimed for it is open again.
+    /// Released before the work was done, because an operator asked for it. A slot claimed with it is open again.
     Drained,
-    /// Never released: it ran out.
+    /// Never released: it expired.
     Expired,
     /// Ended by an operator.
     Evicted,
@@ -92,26 +92,26 @@ pub struct Transfer {
     pub at: Timestamp,
     /// Why the lease was free, or which order moved it.
     pub reason: Reason,
-    /// The nonce of the request, so that a lost reply can be told from a refusal.
+    /// The nonce of the request, so that after a lost answer the transfer can be recognised.
     pub nonce: Nonce,
-    /// Who held it just before, if that tenure had not been released.
+    /// The previous holder, if its tenure had not been released.
     pub from: Option<HolderId>,
-    /// Who holds it from here, if anyone.
+    /// The new holder, if any.
     pub to: Option<HolderId>,
-    /// The operator.
+    /// The operator, if an order caused the transfer.
     pub by: Option<Who>,
-    /// The operator's reason.
+    /// The operator's reason, if an order caused the transfer.
     pub why: Option<Why>,
     /// The slot that was claimed with it.
     pub slot: Option<Slot>,
-    /// How long the tenure lasted, once it is over.
+    /// How long the tenure lasted, in milliseconds, once it is over.
     pub held_for_ms: Option<u64>,
     /// How it ended, once it is over.
     pub outcome: Option<Outcome>,
 }
 
 impl Transfer {
-    /// The operator's order that caused it, if one did, in words for a message.
+    /// The operator's order that caused it, in words for a message; empty if no order did.
     pub(crate) fn order_told(&self) -> String {
         match (&self.by, &self.why) {
             (Some(by), Some(why)) => format!("{} by {by} ({why}), ", self.reason.as_str().replace('_', " ")),
@@ -120,7 +120,7 @@ impl Transfer {
     }
 }
 
-/// How many values every row has.
+/// How many values every row has at least.
 const LEAST: usize = 4;
 
 impl Serialize for Transfer {
@@ -171,7 +171,7 @@ impl<'de> Visitor<'de> for Row {
         f.write_str("the row of a transfer")
     }
 
-    // The reader refuses a row with more values, because it finds no end there.
+    // The reader refuses a row with more values, because it expects the end there.
     fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Transfer, A::Error> {
         let (epoch, at, reason) = (needed(&mut row)?, needed(&mut row)?, needed(&mut row)?);
         let nonce: Option<Nonce> = needed(&mut row)?;

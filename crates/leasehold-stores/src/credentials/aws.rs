@@ -1,7 +1,7 @@
 //! AWS credentials, in the order of AWS's own tools: environment, profile, web identity, container, instance.
 //!
-//! Promise: the URL overrides the environment; a half-set pair of variables is an error. A web identity's token leaves this
-//! machine only by TLS. Non-promise: `AWS_ROLE_ARN` is assumed by web identity only.
+//! Promise: the URL overrides the environment; a pair of variables of which only one is set is an error. A web
+//! identity's token leaves this machine only over TLS. Non-promise: `AWS_ROLE_ARN` is used for web identity only.
 
 use super::aws_profile::Profile;
 use super::connection::{Connector, REMOTE, Source};
@@ -13,24 +13,24 @@ use object_store::client::HttpClient;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the services on this machine may take.
+/// How long a service on this machine may take to answer.
 const LOCAL: Duration = Duration::from_secs(2);
 const HOW: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
                    for a sign-in or a role: eval \"$(aws configure export-credentials --format env)\"";
-/// The driver wants a file for the token of a container; where there is none, [`Connector`] adds the token.
+/// The driver requires a file for a container's token. Without one, [`Connector`] adds the token.
 const NO_FILE: &str = if cfg!(windows) { "NUL" } else { "/dev/null" };
 
-/// What the URL and the environment say.
+/// The settings from the URL and the environment.
 #[derive(Default)]
 pub(crate) struct Wanted {
     pub(crate) env: Env,
-    /// Keys in the URL.
+    /// The keys in the URL.
     pub(crate) keys: Option<(String, Secret)>,
-    /// The profile that the URL names.
+    /// The profile in the URL.
     pub(crate) profile: Option<String>,
-    /// The credentials file that the URL names.
+    /// The credentials file in the URL.
     pub(crate) file: Option<PathBuf>,
-    /// The region that the URL names.
+    /// The region in the URL.
     pub(crate) region: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Wanted {
         }
         let (builder, connector, source) = self.choose(builder, client, &profile)?;
         let built = builder.with_http_connector(connector.clone()).build();
-        // The driver's error is not quoted, because it was given secrets.
+        // The driver's error is not quoted, because it may contain secrets.
         let s3 = built.map_err(|_| Error::new(Kind::Unsupported, format!("{}; {HOW}", source.none)))?;
         Ok(Found { provider: s3.credentials().clone(), connector, source })
     }
@@ -80,7 +80,7 @@ impl Wanted {
             keys = keys.filter(|keys| !keys.is_of_profile);
         }
         if let Some(Keys { id, secret, token, .. }) = keys {
-            // The driver panics on characters that a header cannot have.
+            // The driver panics on characters that a header cannot contain.
             let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
             if !is_plain(id) || !token.is_none_or(is_plain) {
                 let message = "the AWS access key or session token is malformed; copy it again, as plain text";
@@ -129,7 +129,7 @@ impl Wanted {
         Ok((builder, connector(LOCAL), local("the instance's metadata service", none)))
     }
 
-    /// The keys, if there are any without asking a service.
+    /// The keys that are known without asking a service, if any.
     fn keys<'a>(&'a self, profile: &'a Profile) -> Result<Option<Keys<'a>>> {
         if let Some((id, secret)) = &self.keys {
             return Ok(Some(Keys { id, secret: secret.reveal(), token: None, is_of_profile: false }));
@@ -268,7 +268,7 @@ mod tests {
         let container = wanted(None, &[full, ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "pod")]).credentials(script);
         let found = container.get().await.unwrap();
         assert_eq!((found.key_id.as_str(), found.token.as_deref()), ("ID", Some("T")));
-        // The second call asks nobody.
+        // The second call sends no request.
         assert_eq!(container.get().await.unwrap().key_id, "ID");
         let asked = asked.lock().clone();
         assert!(asked.len() == 1 && asked[0].starts_with("GET http://127.0.0.1:1/c {"), "{asked:?}");
@@ -285,7 +285,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_at_hand_are_used_while_renewing_fails_but_not_after_they_were_refused() {
-        // They are about to expire, so each call renews them.
+        // The credentials are about to expire, so each call renews them.
         let issued = ISSUED.replace("2099", "2009");
         let (script, asked) = Script::serve([answer(200, &issued), answer(500, ""), answer(500, "")]);
         let uri = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/c");
@@ -302,7 +302,7 @@ mod tests {
     const TOKEN: &str = "eyJ.hunter2.sig";
     const ROLE: &str = "arn:aws:iam::123456789012:role/worker";
 
-    /// AWS STS, on loopback, from its documentation: one action, and nothing but its parameters.
+    /// AWS STS on loopback, according to its documentation: one action, and only its parameters.
     fn sts() -> String {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
@@ -368,7 +368,7 @@ mod tests {
         let with = |more: &[(&str, &str)]| wanted(None, &[&vars[..], more].concat()).credentials(client.clone());
         let found = with(&[]).get().await.unwrap();
         assert_eq!((found.key_id.as_str(), found.token.as_deref()), ("WEB", Some("t")));
-        // A profile that is named comes first, as do keys.
+        // A named profile comes first, and so do keys.
         assert_eq!(with(&[("AWS_PROFILE", "default")]).get().await.unwrap().key_id, "D");
         let keys = [("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "e")];
         assert_eq!(with(&keys).get().await.unwrap().key_id, "E");

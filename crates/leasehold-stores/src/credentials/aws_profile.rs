@@ -1,7 +1,7 @@
-//! A profile of AWS's shared files, as AWS's own tools write them.
+//! A profile from AWS's shared files, in the format of AWS's own tools.
 //!
-//! Promise: a profile that was named and is not there is an error that says where it was looked for; no key or secret is
-//! ever shown. Non-promise: profiles that get their keys by running something (roles, single sign-on) are not followed.
+//! Promise: if a named profile is missing, the error says where it was looked for; no key or secret is ever shown.
+//! Non-promise: profiles that get their keys by running something (roles, single sign-on) are not supported.
 
 use super::{Env, var};
 use leasehold_core::{Error, Kind, Result, printable};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Fields of a profile whose keys come from somewhere else.
+/// Fields of a profile whose keys come from elsewhere.
 const FETCHED: &[&str] = &["credential_process", "role_arn", "sso_session", "sso_start_url", "login_session"];
 
-/// What the shared files say about one profile.
+/// One profile from the shared files.
 pub(crate) struct Profile {
     pub(super) name: String,
     /// Whether the user named it.
@@ -27,8 +27,8 @@ impl fmt::Debug for Profile {
 }
 
 impl Profile {
-    /// The profile of this name, or the one that the environment names, or the default one, which is empty if there are no
-    /// files. `file` replaces `~/.aws/credentials`.
+    /// The profile of this name, or else the one that the environment names, or else the default one, which is empty if
+    /// there are no files. `file` replaces `~/.aws/credentials`.
     pub(crate) fn read(env: &Env, name: Option<&str>, file: Option<&Path>) -> Result<Self> {
         let named = name.or_else(|| var(env, "AWS_PROFILE")).or_else(|| var(env, "AWS_DEFAULT_PROFILE"));
         let name = named.unwrap_or("default");
@@ -74,7 +74,7 @@ impl Profile {
         self.fields.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Refuses a profile that says where to fetch keys instead of having them, rather than trying other sources.
+    /// Refuses a profile that says where to fetch keys but has none, rather than trying other sources.
     pub(super) fn refuse_without_keys(&self) -> Result<()> {
         let Some(field) = FETCHED.iter().find(|field| self.fields.contains_key(**field)) else { return Ok(()) };
         let name = &self.name;
@@ -90,7 +90,7 @@ impl Profile {
 fn sections(text: &str, is_meant: impl Fn(&str) -> bool) -> Option<BTreeMap<String, String>> {
     let (mut fields, mut inside) = (None, false);
     for line in text.lines() {
-        // An indented line is a nested setting of the one above; none of those is used here.
+        // An indented line is a nested setting of the one above. None of those is used here.
         if line.starts_with([' ', '\t', '#', ';']) {
             continue;
         }

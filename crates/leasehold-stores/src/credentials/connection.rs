@@ -1,4 +1,4 @@
-//! The connections over which credentials are fetched, and what it means when that fails.
+//! The connections over which credentials are fetched, and what a failure there means.
 
 use crate::url::Secret;
 use async_trait::async_trait;
@@ -12,9 +12,9 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a service on the Internet may take.
+/// How long a service on the Internet may take to answer.
 pub(super) const REMOTE: Duration = Duration::from_secs(8);
-/// Of an error's body, enough for its code.
+/// How much of an error's body is read, in bytes: enough for its code.
 const CODE_BYTES: usize = 4096;
 
 /// How the last request ended.
@@ -30,12 +30,12 @@ pub(super) enum Ended {
     },
 }
 
-/// Makes the providers' connections. Clones share how the last request ended.
+/// Creates the providers' connections. Clones share how the last request ended.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     client: HttpClient,
     timeout: Duration,
-    /// The value of an `Authorization` header for each request.
+    /// The value of an `Authorization` header to add to each request.
     authorization: Option<Secret>,
     ended: Arc<Mutex<Ended>>,
 }
@@ -92,7 +92,7 @@ impl HttpService for Connector {
     }
 }
 
-/// The innermost cause: it says most, and has no address in it.
+/// The innermost cause: the most specific one, and without an address.
 fn innermost(error: &HttpError) -> String {
     let mut at: &(dyn std::error::Error + 'static) = error;
     while let Some(cause) = at.source() {
@@ -101,7 +101,7 @@ fn innermost(error: &HttpError) -> String {
     printable(&at.to_string())
 }
 
-/// The `<Code>` of an error's body.
+/// The `<Code>` in an error's body; empty if there is none.
 pub(crate) fn code_in(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(CODE_BYTES)]);
     let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map_or("", |(code, _)| code);
@@ -112,9 +112,9 @@ pub(crate) fn code_in(body: &[u8]) -> String {
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) name: &'static str,
-    /// Whether it is a service of this machine. One that does not answer is not there: most machines have none.
+    /// Whether it is a service on this machine. If it does not answer, it does not exist: most machines have none.
     pub(super) is_local: bool,
-    /// A file that the provider reads before it asks, and the variable that names it.
+    /// A file that the provider reads before it sends a request, and the variable that names it.
     pub(super) file: Option<(&'static str, String)>,
     /// What to check when it refuses.
     pub(super) check: &'static str,
@@ -122,12 +122,12 @@ pub(super) struct Source {
     pub(super) none: String,
     /// What to do in that case.
     pub(super) how: &'static str,
-    /// The kind of an answer that makes no sense.
+    /// The kind of the error for an answer that makes no sense.
     pub(super) garbled: Kind,
 }
 
 impl Source {
-    /// The error for a failure. Nothing was written yet in any case.
+    /// The error for a failure. In every case nothing was written yet.
     pub(super) fn failed(&self, ended: &Ended) -> Error {
         let Source { name, check, none, how, .. } = self;
         let (kind, message) = match (ended, &self.file) {
@@ -163,7 +163,7 @@ pub(super) mod stand_in {
     type Answer = (u16, String);
     type Asked = Arc<Mutex<Vec<String>>>;
 
-    /// Gives each of its answers once, and then no more.
+    /// Returns each of its answers once, then none.
     #[derive(Debug)]
     pub(in crate::credentials) struct Script {
         answers: Mutex<VecDeque<Answer>>,

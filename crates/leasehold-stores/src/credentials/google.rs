@@ -1,10 +1,10 @@
 //! Google's access tokens: from a service account's key, a user's own sign-in, or the machine's metadata server.
 //!
-//! Promise: found as Google's own libraries find them (GOOGLE_APPLICATION_CREDENTIALS, gcloud's file, metadata server).
-//! Non-promise: workload identity federation (`external_account`) is not followed.
+//! Promise: found where Google's own libraries find them (GOOGLE_APPLICATION_CREDENTIALS, gcloud's file, metadata
+//! server). Non-promise: workload identity federation (`external_account`) is not supported.
 //!
-//! A service account signs its token itself, for the scope `cloud-platform`, and asks no token server (AIP-4111). That
-//! scope covers Cloud Storage and Firestore; what the account may do there is for its roles to say.
+//! A service account signs its token itself, for the scope `cloud-platform`, without a token server (AIP-4111). That
+//! scope covers Cloud Storage and Firestore; the account's roles decide what it may do there.
 
 use super::connection::{Connector, REMOTE, Source};
 use super::{Env, Found, Renewed, no_retry, var};
@@ -15,12 +15,12 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the metadata server may take: if it exists, it is on this machine.
+/// How long the metadata server may take to answer. If it exists, it is on this machine.
 const LOCAL: Duration = Duration::from_secs(3);
 const HOW: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a service account's key file, or run: \
                    gcloud auth application-default login";
 
-/// The credentials of this environment, or of the file that the URL names.
+/// The credentials from this environment, or from the file that the URL names.
 pub(crate) fn credentials(client: HttpClient, env: Env, file: Option<PathBuf>) -> Renewed<GcpCredential> {
     Renewed::new(move || find(&client, &env, file.as_deref()))
 }
@@ -56,7 +56,7 @@ fn source(name: &'static str, is_local: bool) -> Source {
     Source { name, is_local, file: None, check, none, how: HOW, garbled: Kind::Unavailable }
 }
 
-/// Reports what is wrong with a file before the driver does, whose message names neither the file nor a remedy.
+/// Reports what is wrong with a file before the driver does: the driver's message names neither the file nor a remedy.
 fn refuse_other_kinds(path: &Path, shown: &str) -> Result<()> {
     let refuse = |what: String| Error::new(Kind::Unsupported, format!("{what}; {HOW}"));
     let text =
@@ -113,7 +113,7 @@ mod tests {
         let (script, asked) = Script::serve([answer(200, r#"{"access_token":"T","expires_in":3599}"#), refused]);
         let tokens = credentials(script, env, None);
         assert_eq!(tokens.get().await.unwrap().bearer, "T");
-        // The second call asks nobody.
+        // The second call sends no request.
         assert_eq!(tokens.get().await.unwrap().bearer, "T");
         tokens.refuse();
         let error = tokens.get().await.unwrap_err();
@@ -131,11 +131,11 @@ mod tests {
             eprintln!("skipped: the driver would use this user's own sign-in of gcloud");
             return;
         }
-        // It is asked by its name and by its number.
+        // It is asked by name and by IP address.
         let (script, _) = Script::serve([answer(503, ""), answer(503, "")]);
         let tokens = credentials(script, Env::new(), None);
         assert_eq!(tokens.get().await.unwrap_err().kind(), Kind::Unavailable);
-        // The script has ended: nobody answers.
+        // The script has ended: no service answers.
         let error = tokens.get().await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("set GOOGLE_APPLICATION_CREDENTIALS"), "{error}");

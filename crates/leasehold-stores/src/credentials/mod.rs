@@ -1,10 +1,11 @@
-//! Credentials of cloud services: found where the service's own tools find them, fetched and renewed by object_store's
-//! providers.
+//! Credentials of cloud services: found where the service's own tools find
+//! them, fetched and renewed by object_store's providers.
 //!
-//! Promise: temporary credentials are renewed minutes before they expire. While that fails, the old ones are used for as long
-//! as they are surely valid. Refused ones are looked up again, and if others are found, the request is sent once more
-//! ([`Renewed::replaced`]). No secret is in a message. Non-promise: what needs a sign-in, a program or a chain of roles is not
-//! followed; the message says what to run instead. Azure's credentials are the driver's own.
+//! Promise: temporary credentials are renewed minutes before they expire. While renewing fails, the
+//! old ones are used for as long as they are certainly valid. Refused credentials are looked up
+//! again, and if they have changed, the request is sent once more ([`Renewed::replaced`]). No message
+//! contains a secret. Non-promise: credentials that need a sign-in, a program or a chain of roles are
+//! not supported; the message says what to run instead. Azure's credentials are the driver's own.
 
 #[cfg(any(feature = "dynamodb", feature = "object"))]
 pub(crate) mod aws;
@@ -31,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// Providers renew four or five minutes ahead, so what one returned is valid for this long.
+/// Providers renew four or five minutes ahead, so whatever one returned is valid for at least this long.
 const SURELY_GOOD: Duration = Duration::from_secs(4 * 60);
 
 /// A copy of the environment.
@@ -44,7 +45,7 @@ pub(crate) fn env() -> Env {
         .collect()
 }
 
-/// A variable that is set and not empty.
+/// The value of a variable that is set and not empty.
 pub(crate) fn var<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
     env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
 }
@@ -63,21 +64,21 @@ pub(crate) struct Found<C> {
 
 type Find<C> = Box<dyn Fn() -> Result<Found<C>> + Send + Sync>;
 
-/// Credentials that are looked for when they are first needed.
+/// Credentials that are looked up when they are first needed.
 pub(crate) struct Renewed<C> {
     find: Find<C>,
     state: Mutex<State<C>>,
-    /// Set by a refusal, until they are looked up again.
+    /// Set by a refusal, until the credentials are looked up again.
     refused: AtomicBool,
-    /// How often others took their place.
+    /// How often the credentials were replaced.
     issue: AtomicU64,
 }
 
-/// Which credentials a request is sent with, of those that took each other's place.
+/// Which of the credentials, counted by replacements, a request is sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Issue(u64);
 
-/// An error answer's codes, with status 400, for credentials that are wrong, expired or not allowed to do it.
+/// The codes of error answers with status 400 for credentials that are wrong, expired or insufficient.
 const REFUSALS: &[&str] = &[
     "AccessDenied",
     "AccessDeniedException",
@@ -93,7 +94,7 @@ const REFUSALS: &[&str] = &[
     "UnrecognizedClientException",
 ];
 
-/// Whether an answer refuses the credentials of its request. Then the request was not done.
+/// Whether an answer refuses the credentials of its request. Then the request was not carried out.
 pub(crate) fn are_refused(status: u16, code: &str) -> bool {
     matches!(status, 401 | 403) || (status == 400 && REFUSALS.contains(&code))
 }
@@ -116,13 +117,13 @@ impl<C: PartialEq> Renewed<C> {
         Renewed { find: Box::new(find), state, refused: AtomicBool::new(false), issue: AtomicU64::new(0) }
     }
 
-    /// Refuses what is unusable, as far as that shows without asking a service.
+    /// Refuses unusable credentials, as far as that can be seen without asking a service.
     #[cfg(feature = "object")]
     pub(crate) fn check(&self) -> Result<()> {
         (self.find)().map(drop)
     }
 
-    /// To be asked for before a request is sent.
+    /// Call it before a request is sent.
     pub(crate) fn issue(&self) -> Issue {
         Issue(self.issue.load(Ordering::SeqCst))
     }
@@ -132,8 +133,8 @@ impl<C: PartialEq> Renewed<C> {
         self.refused.store(true, Ordering::SeqCst);
     }
 
-    /// Looks them up again, after those of this issue were refused. Whether there are others now: then the request, which was
-    /// not done, may be sent once more.
+    /// Looks the credentials up again after those of this issue were refused. Returns whether they have changed. Then
+    /// the request, which was not carried out, may be sent once more.
     pub(crate) async fn replaced(&self, issue: Issue) -> bool {
         if self.issue() == issue {
             self.refuse();
@@ -184,7 +185,7 @@ impl<C: PartialEq + fmt::Debug + Send + Sync> CredentialProvider for Renewed<C> 
     }
 }
 
-/// The same, whatever kind of credentials they are.
+/// The same, for any kind of credentials.
 #[cfg(feature = "object")]
 #[async_trait]
 pub(crate) trait Replaceable: fmt::Debug + Send + Sync {
@@ -209,7 +210,7 @@ impl<C: PartialEq + Send + Sync> Replaceable for Renewed<C> {
     }
 }
 
-/// The credential error behind a failed call of the driver, if that is why it failed.
+/// The credential error behind a failed call of the driver, if there is one.
 #[cfg(feature = "object")]
 pub(crate) fn cause(driver: &object_store::Error) -> Option<&leasehold_core::Error> {
     match driver {

@@ -1,4 +1,4 @@
-//! Keys that are replaced while DynamoDB or Firestore is in use. Buckets have the same test.
+//! Tests in which keys are replaced while DynamoDB or Firestore is in use. Buckets have the same test.
 
 use crate::credentials::Env;
 use crate::dynamodb::DynamoStore;
@@ -11,10 +11,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A server that has nothing, and refuses the credentials that it is told to.
+/// A server without data, which refuses the credentials that it is told to refuse.
 #[derive(Debug, Default)]
 struct Strict {
-    /// Of the last request.
+    /// The credentials of the last request.
     authorization: Mutex<String>,
     refused: Mutex<String>,
     requests: Mutex<usize>,
@@ -56,7 +56,7 @@ impl Strict {
         stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
     }
 
-    /// From now on the credentials of the last request are refused.
+    /// From now on the server refuses the credentials of the last request.
     fn refuse(&self) {
         self.refused.lock().unwrap().clone_from(&self.authorization.lock().unwrap());
     }
@@ -86,7 +86,7 @@ async fn a_key_of_dynamodb_that_was_replaced_is_looked_up_again() {
     let at = format!("dynamodb://eu-west-3/table?endpoint=http://127.0.0.1:{port}&credentials={}", file.display());
     let store = DynamoStore::new(&address(&at), &Namespace::default(), Env::new()).unwrap();
     server.sees_one_that_goes_on(store.clone(), || drop(aws_credentials(folder.path(), "NEW", "s"))).await;
-    // Those that are still the same are not sent twice.
+    // Unchanged credentials are not sent twice.
     server.refuse();
     let key = Key::new(Shelf::Probe, &LeaseName::new("a").unwrap());
     assert_eq!(store.read(&key).await.unwrap_err().kind(), Kind::Unsupported);

@@ -1,6 +1,6 @@
-//! One swap, step by step: prepare, publish, confirm. The argument for it is in the module above.
+//! One swap, step by step: prepare, publish, confirm. The module above explains why it is correct.
 //!
-//! The steps are apart so that tests can let a process sleep between any two of them.
+//! The steps are separate so that tests can suspend a process between any two of them.
 
 use super::KEPT;
 use super::folders::sync_folder;
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// A swap whose expectation held when it was checked, with its file ready to be linked.
+/// A swap whose expectation held when it was checked. Its file is ready to be linked.
 #[derive(Debug)]
 pub struct Attempt<'root> {
     root: &'root Root,
@@ -23,8 +23,8 @@ pub struct Attempt<'root> {
 }
 
 impl<'root> Attempt<'root> {
-    /// Stores `next`, or the trace of an erase, if the key still has the expected revision. Answers through `tell` as soon as the
-    /// result is certain; old versions are removed after that.
+    /// Stores `next`, or the trace of an erase, if the key still has the expected revision. Answers through `tell` as
+    /// soon as the result is certain; old versions are removed after that.
     pub fn run_and_tell(
         root: &'root Root,
         key: &Key,
@@ -55,7 +55,7 @@ impl<'root> Attempt<'root> {
         let newest = match numbers.last() {
             Some(number) => match root.version(&folder, *number)? {
                 Some(version) => Some(version),
-                // Collected since it was listed: many other swaps were faster.
+                // Removed since it was listed: many other swaps were faster.
                 None => return Ok(None),
             },
             None => None,
@@ -81,12 +81,12 @@ impl<'root> Attempt<'root> {
         Ok(Some(Attempt { root, folder, next: next_mark, is_erase: next.is_none(), staged }))
     }
 
-    /// Links the file to its number; false if another file is there.
+    /// Links the file to its number; false if another file has that number.
     pub fn publish(&self) -> Result<bool> {
         let target = self.folder.join(layout::file_of(self.next.number));
         let Err(error) = fs::hard_link(&self.staged.path, &target) else { return Ok(true) };
         match error.kind() {
-            // Our own link may be the one that is there, if the server carried it out and the answer was lost.
+            // The existing link may be our own, if the server carried it out and the answer was lost.
             ErrorKind::AlreadyExists => {
                 let there = self.root.version(&self.folder, self.next.number).map_err(|e| self.unknown(e))?;
                 Ok(there.is_some_and(|there| there.mark == self.next))
@@ -96,7 +96,7 @@ impl<'root> Attempt<'root> {
         }
     }
 
-    /// Makes the link durable, checks that it was the first of its number and answers; then removes old versions.
+    /// Makes the link durable, checks that it was the first with its number, and answers. Then removes old versions.
     pub fn confirm_and_tell(self, tell: impl FnOnce(Result<Swap>)) {
         match self.settle() {
             Ok((swap, old)) => {
@@ -111,19 +111,19 @@ impl<'root> Attempt<'root> {
         sync_folder(&self.folder).map_err(|e| self.unknown(e))?;
         let mut numbers = self.root.numbers(&self.folder).map_err(|e| self.unknown(e))?;
         let highest = numbers.last().copied().unwrap_or(0);
-        // A listing without our own file cannot be trusted about the others either.
+        // If a listing does not show our own file, it cannot be trusted about the others either.
         if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
             let message = format!("others advanced to version {highest} while this process slept");
             return Err(self.unknown(message));
         }
         if highest > self.next.number {
             let following = self.root.version(&self.folder, self.next.number + 1).map_err(|e| self.unknown(e))?;
-            // If the next version does not follow ours, another one had this number and was lost in a crash.
+            // If the next version does not follow ours, another version had this number and was lost in a crash.
             if following.is_none_or(|following| following.follows != Some(self.next.tag)) {
                 return Err(self.unknown("another version of that number was followed"));
             }
         }
-        // The trace of an erase is the last version for long: nothing of what was erased is to stay beside it.
+        // The trace of an erase may be the last version for a long time, so nothing that was erased may stay beside it.
         let kept = if self.is_erase { 1 } else { KEPT };
         numbers.retain(|number| number.saturating_add(kept) <= self.next.number);
         let swap = Swap::Done { revision: self.next.revision(), now: self.staged.now };
@@ -136,7 +136,7 @@ impl<'root> Attempt<'root> {
     }
 }
 
-/// For tests, which continue when the old versions are gone.
+/// For tests, which continue after the old versions are removed.
 #[cfg(test)]
 impl<'root> Attempt<'root> {
     pub fn run(root: &'root Root, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
@@ -162,13 +162,13 @@ struct Old {
 impl Old {
     fn remove(&self) {
         for number in &self.numbers {
-            // If that fails, the next swap removes it.
+            // If that fails, the next swap removes the file.
             let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
         }
     }
 }
 
-/// Errors that a server gives instead of linking, never after.
+/// Errors that a server reports instead of linking, never after it.
 fn surely_refused(error: &io::Error) -> bool {
     matches!(
         error.kind(),

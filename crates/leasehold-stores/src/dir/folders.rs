@@ -1,8 +1,8 @@
 //! The folders above a key's versions, made durable.
 //!
-//! Promise: a key's first version is linked only when every folder above it is durable, whichever process made it. So a
-//! process that sees a version relies on its folders without a sync of its own. Non-promise: the folders above the store are
-//! the user's.
+//! Promise: a key's first version is linked only when every folder above it is durable,
+//! whichever process created it. So a process that sees a version can rely on its folders
+//! without a sync of its own. Non-promise: the folders above the store are the user's.
 
 use super::layout;
 use leasehold_system::sync::Mutex;
@@ -12,38 +12,38 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The folders that this process made durable: the store's own, its shelves, and those in which long names continue. They
-/// are never removed, so once is enough.
+/// The folders that this process made durable: the store's own, its shelves, and those in which long names continue.
+/// They are never removed, so once is enough.
 #[derive(Debug, Default)]
 pub struct Folders {
     durable: Mutex<HashSet<(u64, u64)>>,
 }
 
 impl Folders {
-    /// Makes the folder of the store, which must not be there.
+    /// Creates the folder of the store, which must not exist.
     pub fn create(&self, root: &Path) -> io::Result<()> {
         create_durable(root)?;
         self.remember(root)
     }
 
-    /// Makes a shelf, unless it is there. It is durable in either case.
+    /// Creates a shelf if it does not exist. It is durable in either case.
     pub fn make(&self, folder: &Path) -> io::Result<()> {
         make_durable(folder)?;
         self.remember(folder)
     }
 
-    /// Another process made the store's folder, and perhaps died before it synced it.
+    /// For a store's folder that another process created, which may have died before it synced it.
     fn find_root(&self, root: &Path) -> io::Result<()> {
         match sync_folder(above(root)) {
-            // Then somebody with more rights made it for us.
+            // Then a process with more rights created it for us.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {}
             other => other?,
         }
         self.remember(root)
     }
 
-    /// Makes the folder of a key that has no version yet, durable with every folder above it. A missing folder above is made only
-    /// if a first write makes such folders: a share that is not mounted has none.
+    /// Creates the folder of a key that has no version yet, durable with every folder above it. A missing folder above
+    /// is created only if a first write creates such folders: a share that is not mounted has none.
     pub fn lead_to(&self, root: &Path, key_folder: &Path) -> io::Result<()> {
         let mut way: Vec<&Path> = key_folder.ancestors().skip(1).take_while(|path| path.starts_with(root)).collect();
         way.reverse();
@@ -76,17 +76,17 @@ fn may_be_made(folder: &Path) -> bool {
     folder.file_name().and_then(|name| name.to_str()).is_some_and(layout::may_be_made)
 }
 
-/// Makes a folder inside an existing one.
+/// Creates a folder inside an existing one.
 fn create_durable(folder: &Path) -> io::Result<()> {
     fs::create_dir(folder)?;
     sync_folder(above(folder)).inspect_err(|_| {
-        // After a failed sync a second one proves nothing. The sync of a new folder does.
+        // After a failed sync, a second sync of this folder proves nothing, but the sync of a newly created one does.
         let _ = fs::remove_dir(folder);
     })
 }
 
-/// The same, unless it is there. Even then the folder above is synced: the process that made it may have died before its
-/// sync, or not reached it yet.
+/// The same if the folder does not exist. Even if it does, the folder above is synced: the process that created it may
+/// have died before its sync, or not reached it yet.
 fn make_durable(folder: &Path) -> io::Result<()> {
     match create_durable(folder) {
         Err(_) if folder.is_dir() => sync_folder(above(folder)),

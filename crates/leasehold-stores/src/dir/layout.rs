@@ -1,16 +1,16 @@
 //! Names and files of a directory store.
 //!
-//! Promise: two lease names never share a folder, not even where upper and lower case are the same or a component has at most
-//! 255 bytes. A version file that was cut or edited is noticed. Non-promise: a flipped bit in the body is found by the
-//! record's own checksum.
+//! Promise: two lease names never share a folder, even where upper and lower case are the
+//! same or a component has at most 255 bytes. A version file that was cut or edited is
+//! detected. Non-promise: a flipped bit in the body is detected by the record's own checksum.
 
 use leasehold_core::store::Revision;
 use leasehold_core::{Error, Kind, LeaseName, Nonce, Result};
 use std::path::{Path, PathBuf};
 
-/// The longest component that is written, continuation mark included.
+/// The longest component that is written, in bytes, continuation mark included.
 const MAX_COMPONENT: usize = 200;
-/// Ends every component of a name but the last. No encoded character looks like it.
+/// Ends every component of a name but the last. No encoded character contains it.
 const CONTINUED: char = '~';
 
 /// The folder of a name, relative to its shelf.
@@ -38,7 +38,7 @@ pub fn folder_of(name: &LeaseName) -> PathBuf {
     path
 }
 
-/// The name whose folder has these components; none if no name has.
+/// The name whose folder has these components; none if no name has that folder.
 pub fn name_of(components: &[String]) -> Option<LeaseName> {
     let mut name = String::new();
     let (last, before) = components.split_last()?;
@@ -54,16 +54,16 @@ pub fn name_of(components: &[String]) -> Option<LeaseName> {
         }
     }
     let name = LeaseName::new(name).ok()?;
-    // Another program's folder may decode to a name without being its folder.
+    // Another program's folder may decode to a name without being that name's folder.
     (folder_of(&name) == components.iter().collect::<PathBuf>()).then_some(name)
 }
 
-/// Whether a folder of this name holds the rest of longer names instead of versions.
+/// Whether a folder of this name contains the rest of longer names instead of versions.
 pub fn is_continued(component: &str) -> bool {
     component.ends_with(CONTINUED)
 }
 
-/// Whether a folder of this name may be made on the way to a key's: no encoded name has an `@`.
+/// Whether a folder of this name may be created above a key's folder. No encoded name contains an `@`.
 pub fn may_be_made(component: &str) -> bool {
     is_continued(component) || component.contains('@')
 }
@@ -73,13 +73,13 @@ pub fn file_of(number: u64) -> String {
     format!("{number:020}")
 }
 
-/// The number of a version file; none for any other file.
+/// The number of a version file; none for any other file name.
 pub fn number_of(file: &str) -> Option<u64> {
     let digits = file.len() == 20 && file.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| file.parse().ok())?.filter(|number| *number > 0)
 }
 
-/// Which version of a key: its number, and the random tag that no other version ever has.
+/// Identifies a version of a key: its number, and the random tag that no other version ever has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     pub number: u64,
@@ -91,7 +91,7 @@ impl Mark {
         Revision(format!("{}.{}", self.number, self.tag))
     }
 
-    /// A revision that this store never gave stands for no version.
+    /// None for a revision that this store cannot have issued.
     pub fn of(revision: &Revision) -> Option<Self> {
         let (number, tag) = revision.0.split_once('.')?;
         Some(Mark { number: number.parse().ok()?, tag: tag.parse().ok()? })
@@ -104,12 +104,12 @@ pub struct Version {
     pub mark: Mark,
     /// The tag of the version that this one replaced; none for a key's first.
     pub follows: Option<Nonce>,
-    /// The value, or none where an erase left its trace.
+    /// The value; none if the version is the trace of an erase.
     pub value: Option<Vec<u8>>,
 }
 
 const MAGIC: &str = "leasehold-version-1";
-/// Written instead of the previous tag in a key's first version.
+/// Stands for the previous tag in a key's first version.
 const FIRST: &str = "-";
 
 impl Version {
@@ -122,7 +122,7 @@ impl Version {
         bytes
     }
 
-    /// Decodes the file of this number; `place` names it in messages.
+    /// Decodes the file of this number; `place` names the file in messages.
     pub fn decode(number: u64, bytes: &[u8], place: &Path) -> Result<Self> {
         Self::parse(number, bytes).ok_or_else(|| {
             let message = format!(

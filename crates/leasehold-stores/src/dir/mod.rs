@@ -1,7 +1,7 @@
 //! Records in a shared folder: a local disk, or NFS between machines.
 //!
-//! Promise: no lock is ever held and nothing is ever replaced; a swap is one `link(2)` of a finished, fsynced file to a
-//! fresh name, which exactly one process can make. Non-promise: folders that a tool copies between machines (Dropbox,
+//! Promise: no lock is ever held and nothing is ever replaced. A swap is one `link(2)` of a finished, fsynced file to
+//! an unused name, which only one process can do. Non-promise: folders that a tool copies between machines (Dropbox,
 //! iCloud, Syncthing) have no such call and must not be used; a file system without hard links is refused.
 //!
 //! # Layout
@@ -12,40 +12,41 @@
 //! <shelf>@<namespace>/...              the same for each other namespace
 //! ```
 //! Each version file begins with a random tag, and a revision is number and tag. An erase writes a version that says
-//! "erased", so numbers continue from there and no revision ever comes back.
+//! "erased", so numbers continue from there and no revision is ever used again.
 //!
-//! # Why a swap has one winner, however long a process sleeps
-//! Versions are collected, or the folder would grow for ever: when a swap to `M` is known to count, numbers up to `M -`
-//! [`KEPT`] are removed, as soon as that is answered. So the highest number that counts never goes down, readers take the
+//! # Why a swap has one winner, however long a process is suspended
+//! Old versions are removed, or the folder would grow for ever. When a swap to `M` is known to count and was answered,
+//! numbers up to `M -` [`KEPT`] are removed. So the highest number that counts never goes down, readers take the
 //! highest, and a number `n` is removed only once the highest is at least `n +` [`KEPT`].
 //!
-//! A swap that expects version `N` checks that `N` is the highest and carries the expected tag, links `N + 1`, and then
-//! lists the folder. If the highest number is still below `N + 1 +` [`KEPT`], then `N + 1` had never been removed before
-//! our link, so our link was the first there ever was: we won. If it is higher, then that many swaps happened while we
-//! slept, and either we won long ago or made a stray file at a long-collected number. Nobody reads a stray, because it
-//! is not the highest; its tag is in nobody's expectation; the next collection takes it. We cannot tell which of the two
-//! it was, and say so: *indeterminate*, which sends the caller back to read who it was. A key's first write is the same
-//! with `N` = 0.
+//! A swap that expects version `N` checks that `N` is the highest and has the expected tag, links `N + 1`,
+//! and then lists the folder. If the highest number is still below `N + 1 +` [`KEPT`], then `N + 1` had never
+//! been removed before our link, so our link was the first ever: we won. If it is higher, that many swaps
+//! happened while we were suspended. Then either we won long ago, or we created a stray file at a number that
+//! was removed long ago. Nobody reads a stray, because it is not the highest; nobody expects its tag; the
+//! next removal takes it. We cannot tell which of the two happened, so the answer is *indeterminate*, and the
+//! caller reads the record to find out. A key's first write is the same with `N` = 0.
 //!
-//! All of this rests on `link` being exclusive and on a listing that was asked for after an answer showing what that
-//! answer made. NFSv4.2 gave both, however names and file contents are cached. (Looking for `N`
-//! by opening it is not enough: over two NFS mounts that once answered one win too many, most likely by a cached `N`.)
-//! A folder must not be mounted with `nocto`.
+//! This requires that `link` is exclusive, and that a listing requested after an answer shows
+//! what the answer reported. NFSv4.2 provides both, however names and file contents are cached.
+//! (Opening `N` instead of listing is not enough: over two NFS mounts that once gave one winner
+//! too many, most likely because of a cached `N`.) A folder must not be mounted with `nocto`.
 //!
-//! Each version also names the one that it follows, by its tag. A sync that failed may leave a version that everybody sees
-//! and a crash takes back, after another has followed it; whoever then links that number a second time finds that what
-//! follows does not follow *it*, and is not told that it won.
+//! Each version also has the tag of the one that it follows. After a failed sync, a version may be visible to all,
+//! followed by another one, and then lost in a crash. A process that links that number a second time finds that the
+//! next version does not follow *its* version, and is not told that it won.
 //!
-//! An erase that counts removes every version before its own, or what was erased would stay on the disk. Whoever then links
-//! one of these numbers a second time finds by the same look that what follows is missing, or does not follow it.
+//! An erase that counts removes every version before its own, or what was erased would
+//! stay on the disk. A process that links one of these numbers a second time finds, by
+//! the same check, that the next version is missing or does not follow its own.
 //!
-//! A link whose answer was lost (NFS) shows as "exists already"; then the tag in that file tells whether it is ours.
+//! A link whose answer was lost (NFS) is reported as "exists already"; the tag in that file tells whether it is ours.
 //!
 //! # Time
-//! On a local file system the kernel that stamps files is this one, so its wall clock is the store's clock. Elsewhere
-//! the server stamps: each call makes a file and takes the time that the server gave it when it was made (not after
-//! writing: a client may stamp delayed writes itself). Who cannot write there can decide nothing there, and is told
-//! this machine's time, to be able to look. Where files are stamped with whole seconds, the clock's grain is 2 s.
+//! On a local file system, the kernel that stamps files is this one, so its wall clock is the store's clock. Elsewhere
+//! the server stamps: each call creates a file and takes the time that the server gave it at its creation (not after
+//! writing: a client may stamp delayed writes itself). A user who cannot write there cannot decide anything there, and
+//! gets this machine's time for reading. Where files are stamped with whole seconds, the clock's grain is 2 s.
 
 mod attempt;
 mod folders;
@@ -70,12 +71,13 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
-/// How many of the newest versions are kept. More than a swap in a busy race needs; each costs one small file per lease.
+/// How many of the newest versions stay. That is more than a swap in a busy
+/// race needs, at the cost of one small file each per lease.
 pub const KEPT: u64 = 16;
 
 const BROKEN_OFF: &str = "the call into the folder was broken off";
 
-/// A store in a shared folder. Clones share nothing but the path.
+/// A store in a shared folder. Clones share the opened folder.
 #[derive(Debug, Clone)]
 pub struct DirStore {
     root: Arc<Root>,
@@ -94,7 +96,7 @@ impl DirStore {
         blocking(move || work(&root)).await
     }
 
-    /// A swap, or an erase. It continues when the caller is dropped: it is done or not, never half.
+    /// A swap or an erase. It continues if the caller is dropped: it is carried out completely or not at all.
     async fn replace(&self, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
         let (root, key) = (self.root.clone(), key.clone());
         let (expected, next) = (expected.cloned(), next.map(<[u8]>::to_vec));
@@ -108,7 +110,7 @@ impl DirStore {
     }
 }
 
-/// Runs blocking reads off the runtime.
+/// Runs blocking calls off the runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(Error::unavailable(BROKEN_OFF, e)))
 }
@@ -120,11 +122,11 @@ impl Store for DirStore {
         let local = volume == Volume::Local;
         Capabilities {
             name: "dir",
-            // Where links and listings were tested. Elsewhere they may be as good, but that is not shown.
+            // Class A where links and listings were tested. Other file systems may be as good, but that is not shown.
             class: if local || volume == Volume::Network("nfs") { Class::A } else { Class::B },
             clock: ClockSource::Store { grain: self.root.grain() },
             reach: if local { Reach::Host } else { Reach::Network },
-            // Other machines' changes give no hints.
+            // Changes by other machines give no hints.
             watch: if local { Watching::Hints } else { Watching::None },
             writes_along: false,
             by_verbs: false,
@@ -134,7 +136,8 @@ impl Store for DirStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         if self.root.volume() == Volume::Local {
-            // A listing and a small file, mostly in memory: cheaper here than on another thread. A server may be slow.
+            // A listing and a small file, mostly in memory: that is cheaper
+            // here than on another thread. A server may be slow.
             return self.root.read(key);
         }
         let key = key.clone();

@@ -18,18 +18,18 @@ use std::time::Duration;
 const MARKER: &str = "leasehold-store";
 const FORMAT: &str = "leasehold directory store, format 1\n";
 const STAGING: &str = "tmp";
-/// How often a read is repeated when the version it chose was collected in between.
+/// How often a read is repeated when the version it chose was removed in between.
 const MAX_LOOKS: u32 = 100;
-/// How far a stamp is behind the kernel's clock: one tick of the slowest timer.
+/// How far a file's timestamp may be behind the kernel's clock: one tick of the slowest timer.
 const FINE_GRAIN: Duration = Duration::from_millis(10);
-/// The same where stamps are whole seconds, or even ones (FAT).
+/// The same where timestamps are whole seconds, or even ones (FAT).
 const COARSE_GRAIN: Duration = Duration::from_secs(2);
-/// Age at which a staging file is removed. If its process was only asleep, its link then fails with an error.
+/// Age at which a staging file is removed. If its process was only suspended, its link then fails with an error.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
-/// The deepest that a name's folder can be below its shelf: 400 encoded bytes at 200 per component.
+/// How deep a name's folder may be below its shelf: 400 encoded bytes at 200 per component.
 const MAX_DEPTH: usize = 3;
 
-/// An opened folder.
+/// The opened folder of a store.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
@@ -39,11 +39,11 @@ pub struct Root {
     grain: Duration,
 }
 
-/// A file that is being written, removed when dropped whatever happened.
+/// A file that is being written. It is always removed when dropped.
 #[derive(Debug)]
 pub struct Staged {
     pub path: PathBuf,
-    /// The store's time when the file was made.
+    /// The store's time when the file was created.
     pub now: Timestamp,
 }
 
@@ -58,7 +58,7 @@ impl Root {
         let folders = Folders::default();
         match folders.create(&root) {
             Ok(()) => {}
-            // Checked below; on a read-only file system this fails even for an existing folder.
+            // Checked below. On a read-only file system this fails even for an existing folder.
             Err(_) if root.is_dir() => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let above = root.parent().unwrap_or(&root).display().to_string();
@@ -86,7 +86,7 @@ impl Root {
         self.path.join(&*self.namespace.shelf(shelf))
     }
 
-    /// Makes the folder of a key that has no version yet, durable with every folder above it.
+    /// Creates the folder of a key that has no version yet, durable with every folder above it.
     pub fn make_folder(&self, key: &Key) -> Result<()> {
         let folder = self.folder(key);
         self.folders.lead_to(&self.path, &folder).map_err(|e| failed(e, "cannot create", &folder))
@@ -116,7 +116,7 @@ impl Root {
         self.furnish().map_err(|e| failed(e, "cannot set up", &self.path))
     }
 
-    /// Refuses a folder with other files in it, which was probably named by mistake.
+    /// Refuses a folder with other files in it, which was probably given by mistake.
     fn refuse_strangers(&self) -> Result<()> {
         let entries = fs::read_dir(&self.path).map_err(|e| failed(e, "cannot list", &self.path))?;
         for entry in entries {
@@ -124,7 +124,7 @@ impl Root {
             let name = name.to_string_lossy();
             let ours = [MARKER, STAGING].contains(&&*name)
                 || Shelf::ALL.iter().any(|shelf| name.split('@').next() == Some(shelf.as_str()));
-            // Made by file systems themselves.
+            // Created by file systems themselves.
             let harmless = name.starts_with('.') || name == "lost+found";
             if !ours && !harmless {
                 let message = format!(
@@ -138,7 +138,7 @@ impl Root {
         Ok(())
     }
 
-    /// Makes the inner folders and, last, the marker; any number of processes may do so at once.
+    /// Creates the inner folders and then the marker. Any number of processes may do so at once.
     fn furnish(&self) -> io::Result<()> {
         for folder in Shelf::ALL.iter().map(|shelf| shelf.as_str()).chain([STAGING]) {
             self.folders.make(&self.path.join(folder))?;
@@ -151,16 +151,16 @@ impl Root {
         sync_folder(&self.path)
     }
 
-    /// Finds out how finely the server stamps files, and removes what dead processes left.
+    /// Finds out how precisely the server stamps files, and removes what dead processes left.
     fn learn_clock(&mut self) {
-        // A local clock is read directly, however coarse the stamps are.
+        // A local clock is read directly, however coarse the timestamps are.
         if self.volume == Volume::Local {
             if let Ok(now) = self.now() {
                 self.sweep(now);
             }
             return;
         }
-        // A stamp may be a whole second by chance, but hardly twice with a tick in between.
+        // A timestamp may be a whole second by chance, but hardly twice with a tick in between.
         for _ in 0..2 {
             let Ok((staged, nanos)) = self.stage_unsynced() else { return };
             if nanos != 0 {
@@ -189,8 +189,8 @@ impl Root {
         }
         match self.stage_unsynced() {
             Ok((staged, _)) => Ok(staged.now),
-            // A user who may never write here decides nothing here, and may read by this machine's time. Any other failure
-            // may be temporary, and a decision by the wrong clock would be permanent.
+            // A user who may never write here decides nothing here, and may read by this machine's time. Any other
+            // failure may be temporary, and a decision by the wrong clock would be permanent.
             Err(e) if matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied) => {
                 Ok(local())
             }
@@ -198,7 +198,7 @@ impl Root {
         }
     }
 
-    /// Writes a finished, fsynced file that has no name of its own yet.
+    /// Writes a complete, fsynced file that has no name of its own yet.
     pub fn stage(&self, bytes: &[u8]) -> io::Result<Staged> {
         let (mut file, mut staged, _) = self.create_staged()?;
         file.write_all(bytes)?;
@@ -215,7 +215,7 @@ impl Root {
 
     fn create_staged(&self) -> io::Result<(File, Staged, u32)> {
         let path = self.path.join(STAGING).join(Nonce::random().to_string());
-        // Not exclusive: NFS servers store an exclusive create's verifier in the very stamp that is needed here.
+        // Not exclusive: NFS servers store an exclusive create's verifier in the timestamp that is needed here.
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -244,7 +244,7 @@ impl Root {
         Ok(numbers)
     }
 
-    /// One version; none if it is not there.
+    /// One version; none if it does not exist.
     pub fn version(&self, folder: &Path, number: u64) -> Result<Option<Version>> {
         let path = folder.join(layout::file_of(number));
         let mut bytes = Vec::new();
@@ -260,7 +260,7 @@ impl Root {
     pub fn newest(&self, folder: &Path) -> Result<Option<Version>> {
         for _ in 0..MAX_LOOKS {
             let Some(number) = self.numbers(folder)?.last().copied() else {
-                // An empty answer counts only if the folder itself is there: a share that is gone has no records.
+                // An empty answer counts only if the store's folder exists: a share that is not mounted has no records.
                 return match fs::metadata(self.path.join(MARKER)) {
                     Ok(_) => Ok(None),
                     Err(e) => Err(failed(e, "cannot find the store's", &self.path.join(MARKER))),
@@ -286,7 +286,7 @@ impl Root {
 
     pub fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let mut names = Vec::new();
-        // A namespace's shelf is made by the first write to it.
+        // A namespace's shelf is created by the first write to it.
         match self.collect_names(&self.shelf(shelf), &mut Vec::new(), &mut names) {
             Err(e) if e.kind() == Kind::Unavailable && self.is_unmade(shelf) => {}
             other => other?,
@@ -299,7 +299,8 @@ impl Root {
             let (bytes, revision) = match self.newest(&self.folder(&Key::new(shelf, &name))) {
                 Ok(Some(Version { mark, value: Some(bytes), .. })) => (bytes, mark.revision()),
                 Ok(_) => continue,
-                // A damaged file must not hide the others. No record decodes from nothing, and no swap expects this revision.
+                // A damaged file must not hide the others. Empty bytes decode
+                // to no record, and no swap expects this revision.
                 Err(e) if e.kind() == Kind::Corrupt => (Vec::new(), Revision("damaged".into())),
                 Err(e) => return Err(e),
             };
@@ -324,7 +325,7 @@ impl Root {
         };
         for entry in entries {
             let entry = entry.map_err(|e| failed(e, "cannot list", folder))?;
-            // What does not decode is not ours: desktop tools leave files everywhere.
+            // Names that do not decode are not ours: desktop tools leave files everywhere.
             let Ok(component) = entry.file_name().into_string() else { continue };
             let continued = layout::is_continued(&component);
             above.push(component);
@@ -344,7 +345,7 @@ fn stamp(metadata: &fs::Metadata) -> (Timestamp, u32) {
     (Timestamp::from_millis(seconds.saturating_mul(1000) + u64::from(nanos / 1_000_000)), nanos)
 }
 
-/// The system's error as ours, for calls that surely changed no record.
+/// The system's error as ours, for calls that certainly changed no record.
 pub fn failed(error: io::Error, what: &str, path: &Path) -> Error {
     let place = path.display();
     let (kind, advice) = match error.kind() {

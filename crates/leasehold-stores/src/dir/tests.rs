@@ -1,4 +1,4 @@
-//! Processes that sleep between any two steps of a swap, while others go on.
+//! Processes that are suspended between any two steps of a swap, while others continue.
 
 use super::attempt::Attempt;
 use super::layout::Mark;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Memory where there is some: these tests make thousands of fsyncs.
+/// In memory if possible: these tests make thousands of fsyncs.
 fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
@@ -44,7 +44,7 @@ fn prepare<'root>(root: &'root Root, expected: Option<&Revision>) -> Attempt<'ro
     Attempt::prepare(root, &key(), expected, Some(b"sleeper")).unwrap().unwrap()
 }
 
-/// How many versions there are when the sleeper looks, and how many swaps it then sleeps through.
+/// How many versions there are when the suspended process checks, and how many swaps happen before it resumes.
 fn sleeps() -> impl Iterator<Item = (u64, u64)> {
     [0, 1, 2, 5, KEPT + 3]
         .into_iter()
@@ -134,7 +134,7 @@ fn a_stray_version_lets_no_other_sleeper_win() {
     assert!(one.publish().unwrap(), "number 5 was collected, so the link is made");
     assert!(!twin.publish().unwrap(), "the stray is in the way");
     assert!(next.publish().unwrap(), "number 6 was collected, so the link is made");
-    // Number 5 is there for the one that expects it, but it is the stray.
+    // The process that expects it finds number 5, but it is the stray.
     assert_eq!(next.confirm().unwrap_err().kind(), Kind::Indeterminate);
     assert_eq!(one.confirm().unwrap_err().kind(), Kind::Indeterminate);
     assert_eq!(newest(&root), seen);
@@ -160,7 +160,7 @@ fn a_number_that_a_crash_freed_is_not_won_again_once_it_was_followed() {
         let sleeper = prepare(&root, current(&root).as_ref());
         go_on(&root, lost + 1);
         let seen = newest(&root);
-        // Their folder's sync failed, they were followed by one that is durable, and then the power went.
+        // Their folder's sync failed, a durable version followed them, and then the power failed.
         for number in 4..4 + lost {
             std::fs::remove_file(root.folder(&key()).join(layout::file_of(number))).unwrap();
         }
@@ -205,14 +205,14 @@ fn a_symlink_is_not_followed() {
     assert!(root.newest(&root.folder(&key())).is_err());
 }
 
-/// Where an actor of the random schedule is in its swap.
+/// How far an actor of the random schedule is in its swap.
 enum Step<'root> {
     Idle,
     Prepared(Attempt<'root>, Option<Revision>),
     Published(Attempt<'root>, Option<Revision>),
 }
 
-/// Any order of the steps of five actors, of which three dawdle: every revision is followed by at most one `Done`.
+/// Any order of the steps of five actors, three of them slow: every revision is followed by at most one `Done`.
 #[test]
 fn in_any_order_each_revision_has_one_winner() {
     let seed = leasehold_core::Nonce::random().as_u128() as u64 | 1;
@@ -230,7 +230,7 @@ fn in_any_order_each_revision_has_one_winner() {
     let mut followed: HashMap<Option<Revision>, Revision> = HashMap::new();
     let (mut done, mut unknown) = (0, 0);
     for _ in 0..6_000 {
-        // Actors 2 to 4 are asleep most of the time.
+        // Actors 2 to 4 are suspended most of the time.
         let at = if random(100) < 96 { random(2) } else { 2 + random(3) } as usize;
         actors[at] = match std::mem::replace(&mut actors[at], Step::Idle) {
             Step::Idle => {
@@ -238,7 +238,7 @@ fn in_any_order_each_revision_has_one_winner() {
                 let bytes = if random(10) == 0 { None } else { Some(b"x".as_slice()) };
                 let bytes = if expected.is_none() { Some(b"x".as_slice()) } else { bytes };
                 match Attempt::prepare(&root, &key(), expected.as_ref(), bytes).unwrap() {
-                    // What follows an erase expects nothing; which erase it follows is in the folder.
+                    // A version after an erase expects nothing; the folder shows which erase it follows.
                     Some(attempt) => {
                         let base = newest(&root).map(|(mark, _)| mark.revision());
                         Step::Prepared(attempt, base)

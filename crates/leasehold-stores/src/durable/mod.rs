@@ -2,10 +2,10 @@
 //!
 //! Promise: the object is single-threaded and its answers wait until their writes are stored, so a swap is atomic and
 //! an answered one is durable; time is the object's own clock. Non-promise: setting the object's storage back to an
-//! earlier time (point-in-time recovery) sets epochs back, too; revisions are random, so none comes again.
+//! earlier time (point-in-time recovery) sets epochs back, too. Revisions are random, so none is used twice.
 //!
-//! `do+https://host/path`; `do+http` only to a loopback address, for trying it out. The token is the password part of
-//! the URL, or `LEASEHOLD_DO_TOKEN`, or in the file that `LEASEHOLD_DO_TOKEN_FILE` names.
+//! `do+https://host/path`; `do+http` only to a loopback address, for trying it out. The token is the password in the
+//! URL, or `LEASEHOLD_DO_TOKEN`, or in the file that `LEASEHOLD_DO_TOKEN_FILE` names.
 
 use crate::http::client::{CA, Untimed, client, quoted, untimed};
 use crate::phase::Phase;
@@ -28,9 +28,9 @@ use tokio::sync::mpsc::Sender;
 const TOKEN: &str = "LEASEHOLD_DO_TOKEN";
 /// The version of the protocol that this client speaks.
 const PROTOCOL: u64 = 1;
-/// The worker gives a sign of life every 15 s; a watch without any for longer is dead.
+/// The worker sends a sign of life every 15 s. A watch that is silent for longer than this is dead.
 const SILENCE: Duration = Duration::from_secs(40);
-/// Between two attempts to listen.
+/// The pause between two attempts to watch.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A store in a Durable Object. Clones share their connections.
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct DurableStore {
     client: Client,
     token: Secret,
-    /// Up to the operation's name.
+    /// The URL up to the operation's name.
     base: String,
     place: String,
 }
@@ -49,7 +49,7 @@ impl fmt::Debug for DurableStore {
     }
 }
 
-/// Refuses an address that no worker can have.
+/// Refuses an address that cannot be a worker's.
 pub fn check(address: &Address) -> Result<()> {
     address.allow_options(&[CA])?;
     let [host] = address.hosts.as_slice() else {
@@ -64,7 +64,7 @@ pub fn check(address: &Address) -> Result<()> {
     Ok(())
 }
 
-/// Prepares a client; nothing is sent.
+/// Creates a client; nothing is sent.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<DurableStore> {
     check(address)?;
     let token = match address.password.clone() {
@@ -114,7 +114,7 @@ impl DurableStore {
         })
     }
 
-    /// What a status other than 200 means. The worker changes nothing when it gives one below 500.
+    /// What a status other than 200 means. The worker changes nothing when the status is below 500.
     fn refused(&self, answer: &Untimed, phase: Phase) -> Error {
         let place = &self.place;
         let said = serde_json::from_slice::<Complaint>(&answer.body).map(|said| said.error).unwrap_or_default();

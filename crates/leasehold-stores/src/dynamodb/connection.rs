@@ -1,4 +1,4 @@
-//! One signed request to DynamoDB, and what its answer means.
+//! One signed request to DynamoDB, and the meaning of its answer.
 
 use crate::credentials::aws::Wanted;
 use crate::credentials::{Renewed, are_refused, var};
@@ -16,7 +16,7 @@ use std::fmt;
 const API: &str = "DynamoDB_20120810";
 const CONTENT: &str = "application/x-amz-json-1.0";
 
-/// Where requests go, and who signs them.
+/// Where requests are sent, and the credentials that sign them.
 pub(super) struct Endpoint {
     client: Client,
     credentials: Renewed<AwsCredential>,
@@ -30,11 +30,11 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a request was not done.
+/// Why a request was not carried out.
 pub(super) enum Failure {
     /// The condition did not hold; nothing changed.
     Mismatch,
-    /// There is no such table; nothing changed. The server answered at this time.
+    /// There is no such table; nothing changed. The time is that of the server's answer.
     NoTable(Timestamp),
     Error(Error),
 }
@@ -59,7 +59,7 @@ pub(super) fn is_region(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-/// The URL of an endpoint, if it is one.
+/// The URL of an endpoint; none if it is not one.
 pub(super) fn endpoint_url(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.password().is_none();
@@ -67,7 +67,7 @@ pub(super) fn endpoint_url(text: &str) -> Option<Url> {
 }
 
 impl Endpoint {
-    /// The endpoint that is named, or that of the environment, or AWS's own for the region.
+    /// The given endpoint, or that of the environment, or AWS's own for the region.
     pub(super) fn new(client: Client, wanted: Wanted, named: Option<&str>) -> Result<Self> {
         let var = |name: &str| var(&wanted.env, name);
         let region = wanted.region()?.ok_or_else(|| {
@@ -92,7 +92,7 @@ impl Endpoint {
         &self.region
     }
 
-    /// One action. A write is sent once.
+    /// One action. A write is sent once, and again only if its credentials were refused and have changed.
     pub(super) async fn call(
         &self,
         action: &str,
@@ -136,14 +136,14 @@ impl Endpoint {
         signed.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
         signed.headers_mut().insert("x-amz-target", target);
         let credential = self.credentials.get().await?;
-        // The signature's time is this machine's: the server refuses it if it is off by more than some minutes.
+        // The signature has this machine's time: the server refuses it if it is wrong by more than a few minutes.
         AwsAuthorizer::new(&credential, "dynamodb", &self.region)
             .try_authorize(&mut signed, None)
             .map_err(|e| cannot(e.to_string()))?;
         Ok(self.client.post(self.url.clone()).headers(signed.headers().clone()).body(body))
     }
 
-    /// What an error answer means. DynamoDB changes nothing when it gives one below 500.
+    /// The meaning of an error answer. DynamoDB changes nothing when the status is below 500.
     fn refused(&self, answer: &Answer, action: &str, phase: Phase, table: &str) -> Failure {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let code = code_in(answer);

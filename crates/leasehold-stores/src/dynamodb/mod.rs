@@ -1,16 +1,16 @@
-//! Records in a DynamoDB table, of any number of namespaces.
+//! Records in a DynamoDB table, which many namespaces can share.
 //!
-//! Promise: a swap is one conditional write, a read is strongly consistent, and no request is ever sent twice behind
-//! the caller's back: an answer that is lost is `Indeterminate`. Non-promise: time is the `Date` header of the endpoint,
-//! to the second; there are no hints; a global table is class B unless its replicas are strongly consistent.
+//! Promise: a swap is one conditional write, a read is strongly consistent, and no write is repeated without the
+//! caller's knowledge: a lost answer is `Indeterminate`. Non-promise: time is the endpoint's `Date` header, to the
+//! second; there are no hints; a global table is class B unless its replicas are strongly consistent.
 //!
-//! `dynamodb://table`, in the region of the environment, or `dynamodb://region/table`. Each item has the partition key
-//! `shelf` (`namespace#shelf`), the sort key `name`, a random `revision` and the `value`. The table is made by the first
-//! write that misses it.
+//! `dynamodb://table`, in the region of the environment, or `dynamodb://region/table`.
+//! Each item has the partition key `shelf` (`namespace#shelf`), the sort key `name`, a
+//! random `revision` and the `value`. The first write creates the table if it is missing.
 //!
-//! Options: `endpoint`, `profile`, `credentials` (a file like `~/.aws/credentials`), `ca`. Otherwise as AWS's own tools:
-//! AWS_ACCESS_KEY_ID, AWS_PROFILE, `~/.aws`, AWS_REGION, AWS_ENDPOINT_URL_DYNAMODB, web identity, and the services of
-//! containers and instances.
+//! Options: `endpoint`, `profile`, `credentials` (a file like `~/.aws/credentials`), `ca`.
+//! Otherwise as in AWS's own tools: AWS_ACCESS_KEY_ID, AWS_PROFILE, `~/.aws`, AWS_REGION,
+//! AWS_ENDPOINT_URL_DYNAMODB, web identity, and the services of containers and instances.
 
 mod connection;
 mod table;
@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The largest page that one query asks for.
+/// The most items that one query returns.
 const MAX_PAGE: usize = 1000;
 
 /// A store in a DynamoDB table. Clones share their connections.
@@ -51,12 +51,12 @@ impl fmt::Debug for DynamoStore {
     }
 }
 
-/// Refuses an address that no table can have.
+/// Refuses an address that cannot be a table's.
 pub fn check(address: &Address) -> Result<()> {
     parts(address).map(drop)
 }
 
-/// The region, if it is named, and the table.
+/// The region, if given, and the table.
 fn parts(address: &Address) -> Result<(Option<&str>, &str)> {
     address.allow_options(&["credentials", "endpoint", "profile", CA])?;
     let [host] = address.hosts.as_slice() else {
@@ -84,7 +84,7 @@ fn parts(address: &Address) -> Result<(Option<&str>, &str)> {
     Ok((region, table))
 }
 
-/// Prepares a client; nothing is sent.
+/// Creates a client; nothing is sent.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<DynamoStore> {
     DynamoStore::new(address, namespace, credentials::env())
 }
@@ -116,7 +116,7 @@ impl DynamoStore {
         self.endpoint.call(action, question, Phase::Reading, &self.table).await
     }
 
-    /// One conditional write. `None` says that there is no table.
+    /// One conditional write. `None` if there is no table.
     async fn change(&self, action: &str, question: &Value, revision: &str) -> Result<Option<Swap>> {
         match self.endpoint.call(action, question, Phase::Writing, &self.table).await {
             Ok((_, now)) => Ok(Some(Swap::Done { revision: Revision(revision.to_owned()), now })),
@@ -133,7 +133,7 @@ impl DynamoStore {
 
     fn value(&self, item: &Value) -> Result<Versioned> {
         let revision = item["revision"]["S"].as_str().ok_or_else(|| self.damaged())?;
-        // An empty value has no attribute: not every server takes empty ones.
+        // An empty value has no attribute: not every server accepts empty ones.
         let bytes = match item.get("value") {
             Some(value) => {
                 value["B"].as_str().and_then(|text| BASE64.decode(text).ok()).ok_or_else(|| self.damaged())?
@@ -186,7 +186,7 @@ impl Store for DynamoStore {
                 let value = answer.get("Item").map(|item| self.value(item)).transpose()?;
                 Ok(Reading { value, now })
             }
-            // Never written to: nothing is in it.
+            // Never written to, so nothing is in it.
             Err(Failure::NoTable(now)) => Ok(Reading { value: None, now }),
             Err(failure) => Err(failure.into()),
         }
@@ -200,7 +200,7 @@ impl Store for DynamoStore {
             let revision = change.expected.map_or("", |revision| &revision.0);
             return Ok(self.change("DeleteItem", &question, revision).await?.unwrap_or(Swap::Mismatch));
         };
-        // Random, so that it never comes again, not even after the table was restored from a backup.
+        // Random, so that none is used twice, even after the table was restored from a backup.
         let revision = Nonce::random().to_string();
         let mut item = self.key(change.key);
         item["revision"] = json!({ "S": revision });
@@ -235,7 +235,7 @@ impl Store for DynamoStore {
                 Err(Failure::NoTable(now)) => return Ok(Page { entries: Vec::new(), more: false, now }),
                 Err(failure) => return Err(failure.into()),
             };
-            // The earliest time: later changes may or may not be seen.
+            // The earliest time of the pages: later changes may or may not be seen.
             let now = *told.get_or_insert(now);
             for item in answer["Items"].as_array().into_iter().flatten() {
                 let name = item["name"]["S"].as_str().unwrap_or_default();
@@ -258,7 +258,7 @@ impl Store for DynamoStore {
     }
 }
 
-/// Makes a write depend on the item's revision, or on there being none.
+/// Makes a write conditional on the item's revision, or on its absence.
 fn condition(question: &mut Value, expected: Option<&Revision>) {
     match expected {
         None => {

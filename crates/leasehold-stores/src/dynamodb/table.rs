@@ -34,8 +34,8 @@ impl DynamoStore {
                     let message = format!("table `{}` is missing; make it: {}", self.table, self.by_hand());
                     return Err(Error::new(Kind::Unsupported, message).with_source(error));
                 }
-                // Another process was first, or the answer was lost: the loop below sees whether there is a table. The record
-                // was surely not written.
+                // Another process was first, or the answer was lost: the loop below finds
+                // out whether there is a table. The record was certainly not written.
                 Kind::Unavailable | Kind::Indeterminate => {}
                 _ => return Err(error),
             },
@@ -62,7 +62,7 @@ impl DynamoStore {
         }
     }
 
-    /// The command that creates the table.
+    /// The command by which a person creates the table.
     fn by_hand(&self) -> String {
         format!(
             "aws dynamodb create-table --region {} --table-name {} --billing-mode PAY_PER_REQUEST \
@@ -98,7 +98,7 @@ impl DynamoStore {
         self.backups(survey, &question).await
     }
 
-    /// An item that expires takes its epoch along.
+    /// An item that expires takes its epoch with it.
     async fn expiry(&self, survey: Survey, question: &Value) -> Result<Survey> {
         let setting = "time to live";
         let Ok((answer, _)) = self.ask("DescribeTimeToLive", question).await else {

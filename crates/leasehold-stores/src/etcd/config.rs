@@ -1,6 +1,6 @@
 //! Where a cluster is and how to log in: from the URL, and otherwise from etcdctl's own variables.
 //!
-//! Promise: contradictions are refused, and TLS is never dropped silently. Non-promise: nothing is connected here.
+//! Promise: contradictions are refused, and TLS is never dropped silently. Non-promise: it makes no connection.
 
 use crate::http;
 use crate::open::concealed;
@@ -13,13 +13,13 @@ const PORT: u16 = 2379;
 /// The scheme that means TLS.
 const TLS: &str = "etcds";
 const OPTIONS: &[&str] = &["cacert", "cert", "key"];
-/// A watch may be silent for long: this notices that the other end is gone.
+/// The interval of TCP keepalives. A watch may be silent for long; this detects that the other end is gone.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// A variable of the environment.
+/// Reads an environment variable.
 pub(super) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// One member, or a proxy in front of some.
+/// One member of the cluster, or a proxy in front of members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     /// `http://host:port`
@@ -37,21 +37,21 @@ pub(super) struct Credentials {
 /// Everything that is needed to talk to a cluster.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Config {
-    /// At least one.
+    /// At least one member.
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) credentials: Option<Credentials>,
-    /// PEM files: what to trust instead of the system's roots, and who we are.
+    /// PEM files: the authorities to trust instead of the system's, and our own certificate and key.
     ca: Option<String>,
     identity: Option<(String, String)>,
 }
 
-/// Refuses an address by its text alone.
+/// Refuses an address, judged by its text alone.
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(OPTIONS)?;
     if !address.path.is_empty() {
         return Err(address.invalid("no path can stand here; another room is `?namespace=NAME`"));
     }
-    // Without hosts the environment decides whether there is TLS.
+    // Without hosts, the environment decides about TLS.
     if address.hosts.is_empty() { Ok(()) } else { refuse_files_without_tls(address, address.scheme == TLS) }
 }
 
@@ -150,7 +150,7 @@ fn endpoint(host: &Host, is_tls: bool) -> Endpoint {
     Endpoint { base: format!("{scheme}://{authority}"), place: format!("etcd at {}", printable(&authority)) }
 }
 
-/// The URL's, else `ETCDCTL_USER`, which may be `user:password`; a missing password is `ETCDCTL_PASSWORD`.
+/// The user in the URL, or else `ETCDCTL_USER`, which may be `user:password`; a missing password is `ETCDCTL_PASSWORD`.
 fn credentials(address: &Address, variable: Variable<'_>) -> Result<Option<Credentials>> {
     let (user, password) = match &address.user {
         Some(user) => (user.clone(), address.password.clone()),
@@ -217,7 +217,7 @@ mod tests {
         let config = gather("etcds://", &[]).unwrap();
         assert_eq!(bases(&config), ["https://127.0.0.1:2379"]);
         assert_eq!(config.credentials, None);
-        // Without TLS, etcdctl's certificates are for somebody else.
+        // Without TLS, etcdctl's certificates do not apply.
         assert_eq!(gather("etcd://h", &[("ETCDCTL_CERT", "/cert")]).unwrap().identity, None);
     }
 

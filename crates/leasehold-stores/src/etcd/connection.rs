@@ -1,8 +1,9 @@
-//! The members of a cluster, and the login: which one is asked, what happens when it is away, and with which token.
+//! The members of a cluster, and the login: which member is asked, what happens
+//! when it is unreachable, and with which token.
 //!
-//! Promise: a read tries the next member when one is away or in trouble; a write does so only when it surely was not sent, or
-//! was refused for its token. Every call ends within [`CALL`]. Non-promise: nothing here balances load; the member that
-//! answered last is asked again, so that usually all clients share one member's clock.
+//! Promise: a read tries the next member when one is unreachable or in trouble. A write does so only when it certainly
+//! was not sent, or was refused because of its token. Every call ends within [`CALL`]. Non-promise: nothing here
+//! balances load; the member that answered last is asked again, so that usually all clients share one member's clock.
 
 use super::config::{Config, Credentials, Endpoint};
 use super::error::{Cause, Refusal};
@@ -20,16 +21,16 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// How long a call may take, whatever happens in it.
+/// How long a call may take in total.
 const CALL: Duration = Duration::from_secs(10);
-/// How long one of several members is waited for. An election takes about two seconds.
+/// How long to wait for one of several members. An election takes about two seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The connections to the members of one cluster.
 pub(super) struct Connections {
     client: Client,
     endpoints: Vec<Endpoint>,
-    /// The one that answered last.
+    /// The index of the member that answered last.
     good: AtomicUsize,
     credentials: Option<Credentials>,
     login: Mutex<LoginState>,
@@ -40,14 +41,14 @@ pub(super) struct Connections {
 enum LoginState {
     Untried,
     Token(Arc<str>),
-    /// Authentication was off when it was tried.
+    /// Authentication was off at the last attempt.
     NotNeeded,
 }
 
 /// A member's reply.
 #[derive(Debug)]
 pub(super) enum Reply<'a> {
-    /// From this place.
+    /// The answer, and the member's name in messages.
     Answer(Answer, &'a str),
     Refused(Refusal),
 }
@@ -77,25 +78,25 @@ impl Connections {
         &self.endpoints
     }
 
-    /// The member that answered last.
+    /// The index of the member that answered last.
     pub(super) fn good(&self) -> usize {
         self.good.load(Ordering::Relaxed) % self.endpoints.len()
     }
 
-    /// Turns away from a member that gave no answer: the next call asks another.
+    /// Turns away from a member that did not answer: the next call asks another.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1) % self.endpoints.len();
         let _ = self.good.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// One exchange, with a login where one is needed. A token that has gone stale is replaced once.
+    /// One exchange, with a login where one is needed. A stale token is replaced once.
     pub(super) async fn call(&self, path: &str, body: &Value, phase: Phase) -> Result<Reply<'_>> {
         self.bounded(phase, async {
             let body = body.to_string();
             let token = self.token().await?;
             let reply = self.send(path, &body, token.as_deref(), phase).await?;
             match reply {
-                // Surely not applied, so it can be sent again.
+                // Certainly not applied, so it can be sent again.
                 Reply::Refused(refusal) if refusal.cause != Cause::NotPermitted && self.may_log_in_again(&refusal) => {
                     let token = self.log_in_again(token.as_deref()).await?;
                     self.send(path, &body, token.as_deref(), phase).await
@@ -114,7 +115,7 @@ impl Connections {
         })
     }
 
-    /// Asks the good member, and the others in turn where that is safe.
+    /// Asks the member that answered last, and the others in turn where that is safe.
     async fn send(&self, path: &str, body: &str, token: Option<&str>, phase: Phase) -> Result<Reply<'_>> {
         let (first, count) = (self.good(), self.endpoints.len());
         let mut failed = None;
@@ -134,7 +135,7 @@ impl Connections {
                 }
                 Err(error) => {
                     self.leave(index);
-                    // Not sent, or only a read.
+                    // `Unavailable`: not sent, or only a read.
                     if error.kind() != Kind::Unavailable {
                         return Err(error);
                     }

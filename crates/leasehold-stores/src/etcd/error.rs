@@ -1,7 +1,7 @@
-//! What etcd answers instead of doing what was asked, and what that means for the caller.
+//! Refusals of etcd, and what they mean for the caller.
 //!
-//! Promise: a write counts as surely not applied only for refusals that etcd gives before a proposal or instead of applying
-//! it. Everything else, known or new, leaves a write unknown.
+//! Promise: a write counts as certainly not applied only for refusals that etcd gives before a proposal or instead of
+//! applying it. Everything else, known or new, leaves the write unknown.
 
 use super::wire::Refused;
 use crate::http::Answer;
@@ -19,7 +19,7 @@ pub(super) enum Cause {
     AuthIsOff,
     BadCredentials,
     NotPermitted,
-    /// The quota of the database is used up. The one write that used it up *was applied*.
+    /// The database's quota is used up. The one write that used it up *was applied*.
     NoSpace,
     TooLarge,
     Busy,
@@ -29,8 +29,8 @@ pub(super) enum Cause {
     Trouble,
 }
 
-/// By text, as the gateway of etcd 3.4 words it. If a release words one differently, it becomes `Trouble`, which claims
-/// nothing about a write.
+/// By the text of etcd 3.4's gateway. If a release words one differently, it
+/// becomes `Trouble`, which claims nothing about a write.
 const CAUSES: &[(&str, Cause)] = &[
     ("invalid auth token", Cause::StaleToken),
     ("revision in header is old", Cause::StaleToken),
@@ -55,7 +55,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// From an answer with a status that is not 200.
+    /// From an answer whose status is not 200.
     pub(super) fn of(answer: &Answer, place: &str) -> Self {
         match serde_json::from_slice::<Refused>(&answer.body) {
             Ok(refused) if !refused.message.is_empty() => Refusal::saying(&refused.message, place),
@@ -67,7 +67,7 @@ impl Refusal {
         }
     }
 
-    /// From a message.
+    /// From the text of etcd's message.
     pub(super) fn saying(message: &str, place: &str) -> Self {
         let cause = CAUSES.iter().find(|(text, _)| message.contains(text)).map_or(Cause::Trouble, |(_, cause)| *cause);
         Refusal { cause, place: place.to_owned(), said: printable(message) }
@@ -78,7 +78,7 @@ impl Refusal {
         self.cause == Cause::Trouble
     }
 
-    /// The one place where etcd's words become a kind.
+    /// The one place where an etcd message becomes a kind.
     pub(super) fn error(&self, phase: Phase) -> Error {
         let (kind, advice) = match self.cause {
             Cause::StaleToken => (Kind::Unavailable, "the login does not last; try again"),
@@ -94,7 +94,7 @@ impl Refusal {
                 Kind::Unsupported,
                 "grant the user's role `etcdctl role grant-permission ROLE readwrite --prefix=true /leasehold/`",
             ),
-            // After a read-back that found nothing written.
+            // After a read that found nothing written.
             Cause::NoSpace => (
                 phase.unanswered(),
                 "its quota is used up; run `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`, and set \

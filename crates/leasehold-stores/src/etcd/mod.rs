@@ -1,16 +1,16 @@
 //! Records in etcd v3, through its JSON gateway.
 //!
-//! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that never
-//! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
-//! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
-//! expires. To notify watchers, the same transaction puts an empty value under `/leasehold/NAMESPACE/news/SHELF/NAME`, so that
-//! renewals wake nobody.
-//! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
-//! clocks differ let a lease expire earlier or later by as much (the fence holds).
+//! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that is
+//! never used twice. Reads are linearizable. An answered write is in the write-ahead logs of most members, fsynced, so
+//! epochs rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without an etcd lease, so
+//! nothing expires. To notify watchers, the same transaction puts an empty value under
+//! `/leasehold/NAMESPACE/news/SHELF/NAME`, so that renewals wake nobody.
+//! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds. If members' clocks
+//! differ, a lease may expire earlier or later by that difference (the fence holds).
 //!
-//! `etcd://host:2379,host2:2379` or, with TLS, `etcds://host:2379?cacert=FILE&cert=FILE&key=FILE`. Without a host the
+//! `etcd://host:2379,host2:2379` or, with TLS, `etcds://host:2379?cacert=FILE&cert=FILE&key=FILE`. Without a host, the
 //! endpoints are those of `ETCDCTL_ENDPOINTS`, else `127.0.0.1:2379`. `ETCDCTL_USER`, `ETCDCTL_PASSWORD`,
-//! `ETCDCTL_CACERT`, `ETCDCTL_CERT` and `ETCDCTL_KEY` count where the URL says nothing.
+//! `ETCDCTL_CACERT`, `ETCDCTL_CERT` and `ETCDCTL_KEY` apply where the URL says nothing.
 
 mod config;
 mod connection;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Pair, Ranged, Swapped, base64};
 
-/// The largest page: etcd's limit is a signed number.
+/// The largest page: etcd's limit is a signed 64-bit number.
 const MOST_KEYS: usize = i64::MAX as usize;
 
 /// The resolution of the `Date` header.
@@ -64,7 +64,7 @@ pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// Reads certificates; the first call connects.
+/// Reads the certificates. The first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<EtcdStore> {
     let config = Config::gather(address, &|name| std::env::var(name).ok())?;
     let connections = Arc::new(Connections::new(config)?);
@@ -80,7 +80,7 @@ impl EtcdStore {
         format!("{}{}", self.shelf(key.shelf), key.name)
     }
 
-    /// The key that is put to notify watchers of a record.
+    /// The key that is written to notify watchers of a record.
     fn news(&self, key: &Key) -> String {
         format!("{}news/{}/{}", self.prefix, key.shelf.as_str(), key.name)
     }
@@ -93,7 +93,7 @@ impl EtcdStore {
         Ok((parsed(&answer, Phase::Reading, place)?, answer.now))
     }
 
-    /// The present record, if any.
+    /// The present record, if any, and the time.
     async fn find(&self, key: &str) -> Result<(Option<Versioned>, leasehold_core::Timestamp)> {
         let (found, now) = self.range(&json!({ "key": base64(key) })).await?;
         Ok((found.kvs.into_iter().next().map(Pair::versioned), now))
@@ -108,7 +108,7 @@ impl EtcdStore {
         let refusal = match self.connections.call("kv/txn", &body, Phase::Writing).await? {
             Reply::Answer(answer, place) => {
                 let swapped: Swapped = parsed(&answer, Phase::Writing, place)?;
-                // A transaction that did nothing leaves `succeeded` out.
+                // The gateway omits `succeeded` if the condition did not hold.
                 return Ok(if swapped.succeeded {
                     Swap::Done { revision: Revision(swapped.header.revision.to_string()), now: answer.now }
                 } else {
@@ -117,8 +117,8 @@ impl EtcdStore {
             }
             Reply::Refused(refusal) => refusal,
         };
-        // The write that fills the quota is applied *and* answered with this error: only a read shows whether this was the
-        // one. The answer comes after the write was applied, so the read sees it.
+        // The write that fills the quota is applied *and* answered with this error: only a read shows whether this was
+        // that write. The answer comes after the write was applied, so the read sees it.
         if refusal.cause == Cause::NoSpace
             && let Ok((found, _)) = self.find(key).await
             && found.and_then(|value| value.revision.number()).unwrap_or(0) == expected
@@ -192,7 +192,7 @@ impl Store for EtcdStore {
         let end = format!("{}0", shelf.trim_end_matches('/'));
         let body = json!({
             "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
-            // The answer says whether there is more, so the limit is enough; 0 would mean all.
+            // The answer says whether there is more, so the limit is enough. 0 would mean all.
             "limit": range.limit.clamp(1, MOST_KEYS).to_string(),
         });
         let (found, now) = self.range(&body).await?;

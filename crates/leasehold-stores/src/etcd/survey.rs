@@ -1,4 +1,4 @@
-//! What the cluster says about itself: how many members, which release, alarms, room left, and how its clocks agree.
+//! What the cluster reports about itself: members, release, alarms, free space, and how far its clocks differ.
 
 use super::connection::{Connections, Reply};
 use super::parsed;
@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Members' clocks may appear this far apart: the grain, and the duration of the exchanges.
+/// How far members' clocks may seem to differ: the grain, and the duration of the exchanges.
 const SKEW: Duration = Duration::from_secs(2);
-/// The share of the quota above which it is time to compact, in percent.
+/// The share of the quota, in percent, above which it is time to compact.
 const FULL: u64 = 80;
 
 pub(super) async fn survey(connections: &Connections) -> Result<Survey> {
@@ -34,7 +34,7 @@ pub(super) async fn survey(connections: &Connections) -> Result<Survey> {
     Ok(survey.fine("fsync", "each member's own; `--unsafe-no-fsync` cannot be seen from here and makes it class B"))
 }
 
-/// None where this user may not ask.
+/// None if this user may not ask.
 async fn ask<T: DeserializeOwned>(connections: &Connections, path: &str, body: &Value) -> Result<Option<T>> {
     match connections.call(path, body, Phase::Reading).await? {
         Reply::Answer(answer, place) => parsed(&answer, Phase::Reading, place).map(Some),
@@ -97,7 +97,7 @@ fn alarmed(survey: Survey, alarms: &Alarms) -> Survey {
     }
 }
 
-/// Asks every endpoint for its time at once. One that is away is no failure.
+/// Asks all endpoints for their time at once. An unreachable one is not a failure.
 async fn clocks(survey: Survey, connections: &Connections) -> Result<Survey> {
     if connections.endpoints().len() < 2 {
         return Ok(survey.fine("members' clocks", "one endpoint given, so one clock is used"));

@@ -1,7 +1,8 @@
 //! The streaming watch: one line of JSON for every change of a key, passed on as a hint.
 //!
-//! Promise: a change after [`watch`] returned gives a hint while the member is there. After a cut the watch is opened again and
-//! hints once, for what it may have missed. The task ends with its receiver. Non-promise: hints may be lost.
+//! Promise: a change after [`watch`] returned gives a hint while the member is
+//! reachable. After a break the watch is opened again and hints once, for what it
+//! may have missed. The task ends with its receiver. Non-promise: hints may be lost.
 
 use super::connection::Connections;
 use super::error::Refusal;
@@ -19,13 +20,13 @@ use tokio::time::{sleep, timeout};
 
 /// How long a member may take to confirm a watch.
 const OPENING: Duration = Duration::from_secs(5);
-/// The pause before a broken watch is opened again, doubled while that fails.
+/// The pause before a broken watch is opened again. It doubles while that fails.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(16);
-/// No line is longer: a record is far smaller.
+/// The longest line that is read, in bytes: a record is far smaller.
 const MAX_LINE: usize = 16 << 20;
 
-/// Watches one key. Returns when the server has confirmed it, or when that failed for now.
+/// Watches one key. Returns when the server has confirmed it, or when the first attempt failed.
 pub(super) async fn watch(connections: &Arc<Connections>, key: &str) -> Watch {
     let body = json!({ "create_request": { "key": base64(key) } }).to_string();
     let (sender, watch) = Watch::channel();
@@ -41,7 +42,7 @@ pub(super) async fn watch(connections: &Arc<Connections>, key: &str) -> Watch {
     watch
 }
 
-/// Hints for ever.
+/// Passes hints on until the receiver is gone.
 async fn follow(connections: &Connections, index: usize, body: &str, sender: &Sender<()>, first: Option<Stream>) {
     let (mut index, mut stream, mut pause) = (index, first, PAUSE);
     loop {
@@ -99,7 +100,7 @@ impl Stream {
         token: Option<&str>,
     ) -> Result<Result<Self, Refusal>> {
         let place = connections.endpoints()[index].place.clone();
-        // Makes a member without a leader end the watch, instead of being silent.
+        // Makes a member without a leader end the watch, instead of staying silent.
         let request = connections.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
         let response = request.body(body.to_owned()).send().await.map_err(|e| broken(&place).with_source(e))?;
         let status = response.status().as_u16();
@@ -120,7 +121,6 @@ impl Stream {
         }
     }
 
-    /// The next line.
     async fn next(&mut self) -> Result<Watched> {
         let mut looked = 0;
         loop {

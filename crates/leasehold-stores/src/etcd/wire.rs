@@ -1,4 +1,4 @@
-//! The gateway's JSON. 64-bit numbers are strings in it, bytes are base64, and what is zero, empty or false is left out.
+//! The gateway's JSON: 64-bit numbers are strings, bytes are base64, and zero, empty or false values are omitted.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,12 +6,12 @@ use leasehold_core::store::{Revision, Versioned};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, de::IgnoredAny};
 
-/// Bytes as the gateway wants them.
+/// Bytes in the form that the gateway expects.
 pub(super) fn base64(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Bytes as the gateway gives them.
+/// Bytes in the form that the gateway returns.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Base64(pub(super) Vec<u8>);
 
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
-/// A number in a string, or, as a later gateway might have it, a number.
+/// A number in a string, or a plain number, as a later gateway might send it.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -42,7 +42,7 @@ pub(super) struct Header {
     pub(super) revision: u64,
 }
 
-/// The answer of a transaction. The header's revision is that of what it wrote.
+/// The answer to a transaction. The header's revision is that of what it wrote.
 #[derive(Debug, Deserialize)]
 pub(super) struct Swapped {
     pub(super) header: Header,
@@ -50,7 +50,7 @@ pub(super) struct Swapped {
     pub(super) succeeded: bool,
 }
 
-/// The answer of a range. Without a header it is not etcd's: other JSON must not be taken for an empty answer.
+/// The answer to a range request. Without a header it is not etcd's: other JSON must not count as an empty answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct Ranged {
     #[serde(rename = "header")]
@@ -81,7 +81,7 @@ pub(super) struct Authenticated {
     pub(super) token: String,
 }
 
-/// An error answer. etcd 3.4 has the text twice, as `message` and as `error`.
+/// An error answer. etcd 3.4 sends the text twice, as `message` and as `error`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Refused {
     #[serde(default)]
@@ -110,7 +110,7 @@ pub(super) struct Status {
     pub(super) version: String,
     #[serde(rename = "dbSize", deserialize_with = "number")]
     pub(super) size: u64,
-    /// Missing in etcd 3.4; read where a later release has it.
+    /// Missing in etcd 3.4; read if a later release has it.
     #[serde(rename = "dbSizeQuota", deserialize_with = "number")]
     pub(super) quota: u64,
 }

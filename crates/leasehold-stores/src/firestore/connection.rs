@@ -1,4 +1,4 @@
-//! One request to Firestore, and what its answer means.
+//! One request to Firestore, and the meaning of its answer.
 
 use crate::credentials::{Renewed, are_refused};
 use crate::http::client::{Untimed, quoted, untimed};
@@ -12,12 +12,12 @@ use std::fmt;
 
 /// Where access tokens come from.
 pub(super) enum Tokens {
-    /// An emulator accepts everybody.
+    /// An emulator accepts every client.
     Emulator,
     Google(Renewed<GcpCredential>),
 }
 
-/// Where requests go, and with which token.
+/// Where requests are sent, and with which token.
 pub(super) struct Service {
     client: Client,
     tokens: Tokens,
@@ -33,7 +33,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// Why a request was not done.
+/// Why a request was not carried out.
 pub(super) enum Failure {
     /// The precondition did not hold; nothing changed.
     Mismatch,
@@ -55,7 +55,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Whether it is an endpoint. A token is sent unencrypted only to this machine.
+/// Whether the text is an endpoint. A token is sent unencrypted only to this machine.
 pub(super) fn is_endpoint(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let host = url.host_str().unwrap_or_default();
@@ -74,7 +74,7 @@ impl Service {
         Service { client, tokens, base, project: project.to_owned(), database: database.to_owned(), documents }
     }
 
-    /// The name below which all documents are.
+    /// The name of the parent of all documents.
     pub(super) fn documents(&self) -> &str {
         &self.documents
     }
@@ -83,7 +83,7 @@ impl Service {
         matches!(self.tokens, Tokens::Emulator)
     }
 
-    /// One call. A write is sent once.
+    /// One call. A write is sent once, and again only if its token was refused and has changed.
     pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, Failure> {
         let answer = match &self.tokens {
             Tokens::Emulator => self.exchange(call, question, phase, "owner").await?,
@@ -111,7 +111,7 @@ impl Service {
         untimed(self.client.post(url).json(question).bearer_auth(token), phase, &self.base).await
     }
 
-    /// What an error answer means. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.
+    /// The meaning of an error answer. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.
     fn refused(&self, answer: &Untimed, phase: Phase) -> Failure {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         // A call that answers with a stream puts its error into a list.
@@ -120,7 +120,7 @@ impl Service {
         let said = error["message"].as_str().unwrap_or_default();
         let said = quoted(said);
         let (project, database) = (&self.project, &self.database);
-        // The name of a missing document has `databases` in it, too.
+        // The name of a missing document contains `databases`, too.
         let is_about_the_database = said.contains("does not exist for project") || said.contains("Datastore Mode");
         let (kind, what) = match (code.as_str(), phase) {
             ("NOT_FOUND" | "FAILED_PRECONDITION", _) if is_about_the_database => {

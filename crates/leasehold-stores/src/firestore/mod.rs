@@ -1,12 +1,13 @@
-//! Records in a Firestore database, below one collection, through its REST interface.
+//! Records in a Firestore database, below one collection, over its REST interface.
 //!
-//! Promise: a swap is one commit whose precondition is the document's update time, a read is strongly consistent, and
-//! time is the database's own, as it stamps reads and commits. Non-promise: there are no hints; a database that was
-//! restored from a backup has old epochs.
+//! Promise: a swap is one commit whose precondition is the document's update time, a read is
+//! strongly consistent, and time is the database's own, as it stamps reads and commits.
+//! Non-promise: there are no hints; a database that was restored from a backup has old epochs.
 //!
-//! `firestore://project/collection`, or `firestore://project/database/collection`. Records are the documents
-//! `collection/NAMESPACE/SHELF/n:NAME`, with the name's `/` written as `:`. The prefix keeps ids out of what Firestore
-//! reserves (`.`, `..`, `__x__`). A commit that changes nothing keeps the update time, so each has a random `tag`.
+//! `firestore://project/collection`, or `firestore://project/database/collection`.
+//! Records are the documents `collection/NAMESPACE/SHELF/n:NAME`, with the name's `/`
+//! written as `:`. The prefix avoids ids that Firestore reserves (`.`, `..`, `__x__`). A
+//! commit that changes nothing keeps the update time, so each commit has a random `tag`.
 
 mod connection;
 
@@ -31,17 +32,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The database if none is named.
+/// The database if none is given.
 const DEFAULT_DATABASE: &str = "(default)";
 const PUBLIC: &str = "https://firestore.googleapis.com";
-/// The largest page that one query asks for.
+/// The most documents that one query returns.
 const MAX_PAGE: usize = 300;
 
 /// A store in a Firestore database. Clones share their connections.
 #[derive(Clone)]
 pub struct FirestoreStore {
     service: Arc<Service>,
-    /// The document below which this namespace's shelves are.
+    /// The parent document of this namespace's shelves.
     parent: String,
 }
 
@@ -58,7 +59,7 @@ struct CollectionPath<'a> {
     collection: &'a str,
 }
 
-/// Refuses an address that no collection can have.
+/// Refuses an address that cannot be a collection's.
 pub fn check(address: &Address) -> Result<()> {
     parts(address).map(drop)
 }
@@ -93,7 +94,7 @@ fn parts(address: &Address) -> Result<CollectionPath<'_>> {
     Ok(CollectionPath { project: &host.name, database, collection })
 }
 
-/// Prepares a client; nothing is sent.
+/// Creates a client; nothing is sent.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<FirestoreStore> {
     FirestoreStore::new(address, namespace, credentials::env())
 }
@@ -126,7 +127,7 @@ impl FirestoreStore {
         format!("{}/{}/n:{}", self.parent, key.shelf.as_str(), key.name.as_str().replace('/', ":"))
     }
 
-    /// One write under a precondition.
+    /// One write with a precondition.
     async fn commit(&self, write: Value) -> Result<Swap> {
         let question = json!({ "writes": [write] });
         match self.service.call(":commit", &question, Phase::Writing).await {
@@ -166,7 +167,7 @@ impl FirestoreStore {
     }
 }
 
-/// A time of the database's. It is rounded down, so it never lies ahead.
+/// A time from the database, rounded down so that it is never ahead.
 fn time(value: &Value) -> Option<Timestamp> {
     value.as_str().and_then(millis_of).map(Timestamp::from_millis)
 }
@@ -177,8 +178,8 @@ impl Store for FirestoreStore {
         Capabilities {
             name: "firestore",
             class: Class::A,
-            // Commits are stamped to the microsecond. How far behind a read's stamp may be is not documented; we assume the
-            // same as for the `Date` header of other services.
+            // Commits are stamped to the microsecond. How far behind a read's time may be is not documented; we assume
+            // the same as for the `Date` header of other services.
             clock: ClockSource::Store { grain: Duration::from_secs(1) },
             reach: Reach::Network,
             watch: Watching::None,
@@ -240,7 +241,7 @@ impl Store for FirestoreStore {
             }
             let answers = self.ask(&format!("{parent}:runQuery"), &json!({ "structuredQuery": query })).await?;
             let stamp = answers.iter().find_map(|answer| time(&answer["readTime"]));
-            // The earliest time: later changes may or may not be seen.
+            // The earliest time of the pages: later changes may or may not be seen.
             let now = *told.get_or_insert(stamp.ok_or_else(|| self.garbled(Phase::Reading))?);
             let documents: Vec<&Value> = answers.iter().filter_map(|answer| answer.get("document")).collect();
             for document in &documents {

@@ -1,7 +1,7 @@
-//! The client of stores that are web services: whom it trusts, and when it repeats a read.
+//! The HTTP client of stores that are web services: which authorities it trusts, and when it repeats a read.
 //!
-//! Promise: it follows no redirect, so a write goes where it was sent and nowhere else; only reads are repeated.
-//! Non-promise: authentication is each store's own.
+//! Promise: it follows no redirect, so a write goes only where it was sent;
+//! only reads are repeated. Non-promise: authentication is each store's own.
 
 use crate::http::{Answer, builder, exchange, undated};
 use crate::phase::Phase;
@@ -12,11 +12,11 @@ use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, RequestBuilder};
 use std::time::Duration;
 
-/// The option that names a file with further certificate authorities.
+/// The option that names a file with additional certificate authorities.
 pub(crate) const CA: &str = "ca";
-/// How much of a server's own error is quoted, in characters.
+/// How much of a server's error text is quoted, in characters.
 const MAX_QUOTED: usize = 200;
-/// A failure sooner than this means that the server had closed a pooled connection.
+/// A failure sooner than this means that the server had already closed a pooled connection.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A client that trusts the system's certificate authorities, and those in the file that the option `ca` names.
@@ -40,19 +40,19 @@ pub(crate) fn client(address: &Address) -> Result<Client> {
     })
 }
 
-/// A server's own words, as they may be quoted in a message.
+/// A server's error text, made safe to quote in a message.
 pub(crate) fn quoted(text: &str) -> String {
     printable(text).chars().take(MAX_QUOTED).collect()
 }
 
-/// An answer of a service that tells its time in the body, or not at all.
+/// An answer from a service that sends its time in the body, or not at all.
 #[allow(dead_code, reason = "not every store has such a service")]
 pub(crate) struct Untimed {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
 }
 
-/// Sends a request to a service that tells its time in the body, or not at all.
+/// Sends a request to a service that sends its time in the body, or not at all.
 #[allow(dead_code, reason = "not every store has such a service")]
 pub(crate) async fn untimed(request: RequestBuilder, phase: Phase, place: &str) -> Result<Untimed> {
     let (status, _, body) = match phase {
@@ -62,13 +62,13 @@ pub(crate) async fn untimed(request: RequestBuilder, phase: Phase, place: &str) 
     Ok(Untimed { status, body })
 }
 
-/// Sends a request that changes nothing to a service that tells its time in the `Date` header.
+/// Sends a read to a service that sends its time in the `Date` header.
 #[allow(dead_code, reason = "some services tell their time in the body")]
 pub(crate) async fn reading(request: RequestBuilder, place: &str) -> Result<Answer> {
     twice(request, |request| exchange(request, Phase::Reading, place)).await
 }
 
-/// Sends a request that changes nothing, and again if a pooled connection turned out to be closed.
+/// Sends a read, and again if a pooled connection turned out to be closed.
 async fn twice<T, Sent>(request: RequestBuilder, send: impl Fn(RequestBuilder) -> Sent) -> Result<T>
 where
     Sent: Future<Output = Result<T>>,

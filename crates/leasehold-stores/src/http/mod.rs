@@ -1,7 +1,7 @@
 //! One HTTP exchange with a store's server: what its failure means, and the server's time.
 //!
-//! Promise: an error is `Unavailable` only where the server surely did not get a write; a secret in a URL or a header never
-//! appears in a message. Non-promise: each store decides what a status means.
+//! Promise: an error is `Unavailable` only where the server certainly did not receive a write; no message contains a
+//! secret from a URL or a header. Non-promise: each store decides what a status means.
 
 #[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore", feature = "remote"))]
 pub(crate) mod client;
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 /// How long one exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(10);
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Idle connections are dropped before servers and balancers do so themselves.
+/// After this long, idle connections are dropped, before servers and load balancers do so.
 const IDLE: Duration = Duration::from_secs(50);
 
-/// TLS alerts of a server that rejects the client's certificate, or wants one.
+/// TLS alerts of a server that rejects the client's certificate, or requires one.
 const DISTRUST: &[AlertDescription] = &[
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
@@ -39,7 +39,7 @@ const DISTRUST: &[AlertDescription] = &[
 #[allow(dead_code, reason = "some services tell their time in the body")]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The server's clock, whole seconds.
+    /// The server's clock, in whole seconds.
     pub(crate) now: Timestamp,
     pub(crate) body: Vec<u8>,
 }
@@ -61,7 +61,7 @@ pub(crate) async fn exchange(request: RequestBuilder, phase: Phase, place: &str)
     Ok(Answer { status, now, body })
 }
 
-/// The same for a server that need not have a `Date` header: its status, the header if there is one, and its body.
+/// The same for a server without a required `Date` header: its status, the header if there is one, and its body.
 pub(crate) async fn undated(
     request: RequestBuilder,
     phase: Phase,
@@ -94,7 +94,7 @@ fn failed(error: reqwest::Error, phase: Phase, place: &str) -> Error {
     Error::new(kind, format!("cannot reach {place}")).with_source(error.without_url())
 }
 
-/// Whether one end rejects the other's certificate. That happens before a request is read, and retrying does not help.
+/// Whether one side rejects the other's certificate. That happens before a request is read, and retrying does not help.
 fn distrusts(error: &reqwest::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -103,7 +103,7 @@ fn distrusts(error: &reqwest::Error) -> bool {
             Some(rustls::Error::AlertReceived(alert)) => return DISTRUST.contains(alert),
             _ => {}
         }
-        // What an I/O error wraps is not its source.
+        // An I/O error does not report the error that it wraps as its source.
         cause = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
             Some(inner) => Some(inner),
             None => error.source(),

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 const OPTIONS: &[&str] = &["socket", "ssl-ca", "ssl-mode"];
 const DEFAULT_PORT: u16 = 3306;
-/// The largest packet, far larger than a record.
+/// The largest packet, in bytes: far larger than a record.
 const PACKET: usize = 16 * 1024 * 1024;
-/// After this long without use the driver opens a new connection: servers close theirs after 8 hours by default.
+/// After this long without use, the driver opens a new connection. Servers close theirs after 8 hours by default.
 const IDLE_SECONDS: usize = 3600;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// What is set on each connection. With the server's own defaults none of it is needed. It protects the contract where
@@ -22,11 +22,11 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const SET_UP: &str = "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 3; \
     SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-/// How the server is authenticated, in MySQL's own words.
+/// How the connection is encrypted and the server authenticated, in MySQL's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SslMode {
     Disabled,
-    /// Encrypted if the server can. No protection against an active attacker.
+    /// Encrypted if the server supports it. No protection against an active attacker.
     Preferred,
     /// Encrypted; the certificate is not checked.
     Required,
@@ -48,7 +48,7 @@ impl SslMode {
     }
 }
 
-/// The process's environment and option file.
+/// The environment and the option file of this process.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
     variables: HashMap<&'static str, String>,
@@ -83,7 +83,7 @@ pub(super) struct Config {
     ssl_ca: Option<PathBuf>,
 }
 
-/// Refuses an address by its text alone.
+/// Refuses an address, judged by its text alone.
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(OPTIONS)?;
     if address.hosts.len() > 1 {
@@ -113,13 +113,13 @@ pub(super) fn check(address: &Address) -> Result<()> {
 }
 
 impl Config {
-    /// Combines the address with its surroundings.
+    /// Combines the address with the environment and the option file.
     pub(super) fn gather(address: &Address, around: &Surroundings) -> Result<Self> {
         check(address)?;
         let file = around.option_file.as_deref().map(client_section).transpose()?.unwrap_or_default();
         let option = |name: &str| address.option(name).map(ToOwned::to_owned);
         let host = address.hosts.first().map(|host| host.name.clone());
-        // A socket in the file counts only if no host is named.
+        // A socket in the file is used only if no host is named.
         let socket = option("socket").or_else(|| {
             let is_meant = host.is_none() && !file.contains_key("host");
             file.get("socket").filter(|_| is_meant).cloned()
@@ -136,7 +136,7 @@ impl Config {
         let ssl_mode = match option("ssl-mode").or_else(|| file.get("ssl-mode").cloned()) {
             Some(word) => SslMode::parse(&word)
                 .ok_or_else(|| Error::invalid("ssl-mode in ~/.my.cnf", word, "use DISABLED up to VERIFY_IDENTITY"))?,
-            // As in MySQL's own programs: naming an authority means checking it.
+            // As in MySQL's own programs: naming an authority means checking the certificate.
             None if ssl_ca.is_some() => SslMode::VerifyCa,
             None => SslMode::Preferred,
         };
@@ -197,7 +197,7 @@ impl Config {
             return None;
         }
         crate::tls::install();
-        // `VERIFY_CA` checks the name too: the driver cannot check one without the other.
+        // `VERIFY_CA` checks the name too: the driver cannot check the authority alone.
         let looks_at_certificate = matches!(self.ssl_mode, SslMode::VerifyCa | SslMode::VerifyIdentity);
         let options = SslOpts::default().with_danger_accept_invalid_certs(!looks_at_certificate);
         Some(match &self.ssl_ca {
@@ -242,7 +242,7 @@ fn client_section(path: &Path) -> Result<HashMap<String, String>> {
     Ok(fields)
 }
 
-/// A value of an option file: surrounding quotes are removed, escapes are resolved, and ` #` begins a comment.
+/// A value from an option file: surrounding quotes are removed, escapes are resolved, and ` #` begins a comment.
 fn option_value(text: &str) -> String {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
     let bare = match quote {

@@ -1,7 +1,7 @@
 //! Connections to the server: a few at once, each for one exchange at a time, replaced when they break.
 //!
-//! Promise: an exchange ends in time; a connection that was left in the middle of one is never used again. Non-promise: only a
-//! read whose connection broke is sent again.
+//! Promise: an exchange ends in bounded time; a connection that was abandoned in an exchange is never reused.
+//! Non-promise: only a read whose connection broke is sent again.
 
 use super::config::Config;
 use super::error::{Failure, Stop, meaning};
@@ -18,17 +18,17 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-/// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
+/// How many exchanges run at once; others wait. Servers allow about 150 connections in total by default.
 const AT_ONCE: usize = 16;
 /// A connection that was used this recently is reused without a check.
 const WARM: Duration = Duration::from_millis(500);
 /// How often a login is tried: the driver sometimes fails a correct one.
 const LOGINS: u32 = 3;
-/// How long connecting may take, including the wait for a turn.
+/// How long connecting may take, including the wait for a free connection.
 const CONNECT: Duration = Duration::from_secs(4);
-/// How long an answer may take: longer than the server waits for another transaction.
+/// How long an answer may take: longer than the server's wait for another transaction.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long a call may take in all.
+/// How long a call may take in total.
 const CALL: Duration = Duration::from_secs(9);
 
 /// The server's answer to one exchange.
@@ -44,10 +44,10 @@ pub(super) struct Answer {
     pub(super) stopped: Option<Stop>,
 }
 
-/// A line to the server: a pool for one connection.
+/// A slot for one connection to the server: a pool of size one.
 struct Line {
     pool: Pool,
-    /// The connection, if it was just used.
+    /// The connection, if it was used just now.
     warm: Option<(Conn, Moment)>,
 }
 
@@ -56,7 +56,7 @@ impl Line {
         Line { pool, warm: None }
     }
 
-    /// The connection. After a while without use the pool checks it first: it may be closed by now.
+    /// The connection. After some time without use, the pool checks it first, because it may be closed.
     async fn conn(&mut self) -> mysql_async::Result<Conn> {
         match self.warm.take() {
             Some((conn, used)) if SystemClock.now().saturating_since(used) < WARM => Ok(conn),
@@ -71,11 +71,11 @@ impl Line {
 /// The connections of one store. No `Debug`: the driver's pools know the password.
 pub(super) struct Connections {
     config: Config,
-    // Pools of one connection each. A pool notices that an idle connection was closed, which a bare connection does not;
-    // and from a larger pool a connection that was just returned is not available at once.
+    // Pools of one connection each. A pool detects that an idle connection was closed, which a bare connection does
+    // not; and from a larger pool a connection that was just returned is not available at once.
     idle: Mutex<Vec<Line>>,
     turns: Semaphore,
-    /// The server has no TLS, and the settings do not insist.
+    /// Whether the server has no TLS and the settings accept that.
     is_plain: AtomicBool,
 }
 
@@ -89,12 +89,12 @@ impl Connections {
         }
     }
 
-    /// The server, as people may see it.
+    /// The server's name in messages.
     pub(super) fn place(&self) -> &str {
         &self.config.place
     }
 
-    /// A connection of its own, which the caller may use as it likes.
+    /// A connection that the caller owns.
     pub(super) async fn single(&self) -> Result<Conn> {
         let (mut is_plain, mut logins) = (false, 1);
         loop {
@@ -110,7 +110,7 @@ impl Connections {
         }
     }
 
-    /// Runs one statement with a value for each of its marks; or, without values, any number of statements in one go.
+    /// Runs one statement with its parameter values, or, without values, any number of statements in one exchange.
     pub(super) async fn exchange(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer> {
         if phase == Phase::Writing {
             return self.attempt(phase, sql, values).await.map_err(|failure| self.error(failure));
@@ -143,13 +143,13 @@ impl Connections {
         if let Err(Failure::Broken(_)) = &answer {
             return answer;
         }
-        // After a failover the name leads to another server, but an old connection would stay with this one.
+        // After a failover the host name leads to another server, but an old connection would stay with this one.
         if let Ok(Answer { stopped: Some(Stop::ReadOnly(_)), .. }) = &answer {
             self.idle.lock().clear();
             return answer;
         }
-        // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a read
-        // may be old. Dropping the connection rolls back.
+        // An answer counts only if each statement was its own transaction. Otherwise a write is not committed, and a
+        // read may be stale. Dropping the connection rolls back.
         if !held.is_autocommit() {
             let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.place());
             return Err(Failure::Final(Error::new(Kind::Unsupported, message)));
@@ -158,7 +158,7 @@ impl Connections {
         answer
     }
 
-    /// A connection that was used before, if there is one.
+    /// Takes a connection that was used before, if there is one.
     async fn connect(&self) -> Result<Held<'_>, Failure> {
         let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.place())));
         let turn = self.turns.acquire().await.map_err(closed)?;
@@ -175,7 +175,7 @@ impl Connections {
                     self.is_plain.store(true, Ordering::Relaxed);
                 }
                 Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),
-                // Nothing was asked yet, so trying another connection would only double the wait.
+                // Nothing was requested yet, so trying another connection would only double the wait.
                 Err(
                     Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error),
                 ) => {
@@ -199,7 +199,7 @@ impl Connections {
     }
 }
 
-/// A connection in use. Unless it is returned, it is closed, whatever its state.
+/// A connection in use. Unless it is given back, it is closed, whatever its state.
 struct Held<'a> {
     conn: Option<Conn>,
     line: Option<Line>,
@@ -233,7 +233,7 @@ impl Held<'_> {
         }
     }
 
-    /// As the last successful answer said; a refusal says nothing about it.
+    /// According to the last successful answer; an error answer has no status flags.
     fn is_autocommit(&self) -> bool {
         let flags = self.conn.as_ref().and_then(Conn::last_ok_packet).map(|ok| ok.status_flags());
         flags.is_none_or(|flags| {
@@ -259,7 +259,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Takes the answers to all statements, as far as they go.
+/// Reads the answers to all statements, up to the first failure.
 async fn take<P: Protocol>(mut result: QueryResult<'_, '_, P>, phase: Phase, place: &str) -> Result<Answer, Failure> {
     let (affected, inserted) = (result.affected_rows(), result.last_insert_id());
     let mut answer = Answer { affected, inserted, sets: Vec::new(), stopped: None };

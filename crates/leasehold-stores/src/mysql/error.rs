@@ -1,26 +1,27 @@
-//! What the driver's errors mean: the one place that separates *surely not applied* from *may be applied*.
+//! The meaning of the driver's errors. This is the one place that separates
+//! *certainly not applied* from *may be applied*.
 
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind};
 use mysql_async::{DriverError, IoError, ServerError};
 use std::io;
 
-/// Why the server stopped.
+/// Why the server refused a statement.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The table was never made.
+    /// The table does not exist.
     NoTable,
-    /// There is such a row already.
+    /// Such a row already exists.
     Taken,
     /// This user lacks a permission.
     NotPermitted(Error),
-    /// It is a replica, perhaps since a failover.
+    /// The server is a replica, perhaps since a failover.
     ReadOnly(Error),
     Failed(Error),
 }
 
 impl Stop {
-    /// As an error, where the caller has no other use for it.
+    /// As an error, for callers that treat all of them alike.
     pub(super) fn into_error(self, place: &str) -> Error {
         match self {
             Stop::NoTable => Error::new(Kind::Unavailable, format!("{place} has no table leasehold_record")),
@@ -39,10 +40,10 @@ pub(super) enum Failure {
     Broken(Error),
     /// The driver's pool has ended: a new one is needed.
     NoPool,
-    /// The server has no TLS, and it was asked for.
+    /// The server has no TLS, and TLS was requested.
     NoTls(Error),
-    /// The login was refused, perhaps wrongly: the driver drops the last byte of MariaDB's ed25519 challenge where that is zero,
-    /// once in 256 times.
+    /// The login was refused, perhaps wrongly: the driver drops the last byte of
+    /// MariaDB's ed25519 challenge if that is zero, which happens once in 256 logins.
     NoLogin(Error),
     /// Another connection would fail too.
     Final(Error),
@@ -97,8 +98,8 @@ fn is_distrust(error: &IoError) -> bool {
     }
 }
 
-/// What the server's refusals mean. After one that is not listed here a write may have been applied: the server can also fail
-/// after its commit.
+/// The meaning of the server's errors. After an error that is not listed here,
+/// a write may have been applied: the server can also fail after its commit.
 fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
     let said: String = error.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let said = format!("{said} (error {})", error.code);
@@ -137,7 +138,7 @@ fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
         1040 | 1203 | 1226 if phase == Phase::Connecting => {
             Stop::Failed(fail(Kind::Contended, format!("{place} has as many clients as it allows; try again")))
         }
-        // The same for a statement; or a node that has not joined its cluster, or was rolled back by it.
+        // The same for a statement. Or a node that has not joined its cluster, or was rolled back by it.
         1040 | 1203 | 1226 | 1047 | 3100 | 3101 => {
             Stop::Failed(fail(Kind::Unavailable, format!("{place} cannot serve now; try again")))
         }
@@ -175,7 +176,7 @@ mod tests {
         for sure in [1205, 1213, 1290, 1836, 1114, 1040, 3101] {
             assert_eq!(kind_of(sure, Phase::Writing), Some(Kind::Unavailable), "{sure}");
         }
-        // An error during commit, a shutdown, a kill, an error of the engine.
+        // An error during commit, a shutdown, a kill, an error of the storage engine.
         for unsure in [1180, 1053, 1317, 1927, 1030, 1105] {
             assert_eq!(kind_of(unsure, Phase::Writing), Some(Kind::Indeterminate), "{unsure}");
             assert_eq!(kind_of(unsure, Phase::Reading), Some(Kind::Unavailable), "{unsure}");

@@ -1,18 +1,18 @@
 //! Records in one table of a MariaDB or MySQL database, for a fleet.
 //!
-//! Promise: one exchange per read and per write, each statement its own transaction; the server's clock in UTC, whatever
-//! its time zone; no session state that a proxy could lose. The first write that finds no table creates it. Non-promise: the
-//! server pushes nothing, so waiters poll once a second; and what a failover to a replica loses is lost here too (`survey`
-//! says which settings decide that). Reads must go to the server that takes the writes: a proxy that sends them to replicas
-//! breaks the contract.
+//! Promise: one exchange per read and per write, each statement its own transaction; the server's clock in UTC,
+//! whatever its time zone; no session state that a proxy could lose. The first write that finds no table creates it.
+//! Non-promise: the server cannot push, so waiters poll once a second; and what a failover to a replica loses is lost
+//! here too (`survey` reports the settings that decide that). Reads must go to the server that takes the writes: a
+//! proxy that sends them to replicas breaks the contract.
 //!
-//! The answer to a write contains its time, in `LAST_INSERT_ID(…)`, so no second statement is needed. A read has the time as
-//! its first row.
+//! The answer to a write contains its time, in `LAST_INSERT_ID(…)`, so no
+//! second statement is needed. A read has the time in its first row.
 //!
-//! Parameters are bound. The driver prepares a statement when a connection first runs it, which costs one more exchange, and
-//! caches it with the connection; so there are few statements.
+//! Parameters are bound. The driver prepares a statement when a connection first runs it, which costs one more
+//! exchange, and caches it per connection; so there are few statements.
 //!
-//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes.
+//! Every write has a random revision, so none is used twice, even after a failover that lost writes.
 
 mod config;
 mod connection;
@@ -38,8 +38,8 @@ use std::time::Duration;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_record (shelf VARBINARY(64) NOT NULL, \
     name VARBINARY(255) NOT NULL, revision BIGINT UNSIGNED NOT NULL, value MEDIUMBLOB NOT NULL, \
     PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
-/// The start of the statement in milliseconds. Both ends are in UTC, so no time zone comes in: `UNIX_TIMESTAMP(NOW(3))`
-/// would read a local time, of which there are two in the hour that is folded when summer time ends.
+/// The time at which the statement began, in milliseconds. Both ends are in UTC, so no time zone is involved:
+/// `UNIX_TIMESTAMP(NOW(3))` would read a local time, which is ambiguous in the hour that repeats when summer time ends.
 macro_rules! now {
     () => {
         "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000"
@@ -47,14 +47,14 @@ macro_rules! now {
 }
 
 const NOW: &str = now!();
-/// The time, then the record if there is one.
+/// Returns the time, then the record if there is one.
 const READ: &str = concat!(
     "SELECT ",
     now!(),
     ", NULL, NULL, NULL UNION ALL \
      SELECT NULL, name, revision, value FROM leasehold_record WHERE shelf = ? AND name = ?"
 );
-/// The time, then the records.
+/// Returns the time, then the records.
 const LIST: &str = concat!(
     "SELECT ",
     now!(),
@@ -66,7 +66,7 @@ const INSERT: &str = concat!(
     now!(),
     ") > 0, ?, 0), ?)"
 );
-/// The revision always changes, so a row that is matched is a row that is affected.
+/// The revision always changes, so every matched row counts as affected.
 const UPDATE: &str = concat!(
     "UPDATE leasehold_record SET revision = ?, value = ? \
      WHERE shelf = ? AND name = ? AND revision = ? AND LAST_INSERT_ID(",
@@ -86,7 +86,7 @@ impl fmt::Debug for MysqlStore {
     }
 }
 
-/// Refuses an address by its text alone.
+/// Refuses an address, judged by its text alone.
 pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
@@ -97,7 +97,8 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<MysqlStore
     Ok(MysqlStore { connections: Connections::new(config), namespace: namespace.clone() })
 }
 
-/// A connection to the database at this address, for uses other than a store. Settings and TLS are found in the same way.
+/// A connection to the database at this address, for uses other than a store.
+/// Settings and TLS are found in the same way.
 pub async fn connect(address: &Address) -> Result<mysql_async::Conn> {
     let config = Config::gather(address, &config::Surroundings::of_this_process())?;
     Connections::new(config).single().await
@@ -152,7 +153,7 @@ impl MysqlStore {
         }
     }
 
-    /// The time, and the rows that follow it; none if the table was never made.
+    /// The time, and the rows that follow it; no rows if the table does not exist.
     async fn ask(&self, sql: &'static str, values: Vec<Value>) -> Result<(Timestamp, Vec<Row>)> {
         let mut answer = self.connections.exchange(Phase::Reading, sql, values).await?;
         if let Some(Stop::NoTable) = answer.stopped {
@@ -214,8 +215,9 @@ impl MysqlStore {
     }
 
     async fn erase(&self, key: &Key, expected: u64) -> Result<Swap> {
-        // The answer to a DELETE has no time, so a SELECT follows in the same exchange, which takes no parameters. Nothing needs
-        // to be escaped: names and namespaces have only letters, digits and a few characters that mean nothing in SQL.
+        // The answer to a DELETE has no time, so a SELECT follows in the same exchange,
+        // which takes no parameters. Nothing needs escaping: names and namespaces have
+        // only letters, digits and a few characters without a meaning in SQL.
         let (shelf, name) = (self.namespace.shelf(key.shelf), &key.name);
         let row = format!("shelf = '{shelf}' AND name = '{name}' AND revision = {expected}");
         let sql = format!("DELETE FROM leasehold_record WHERE {row}; SELECT {NOW}");

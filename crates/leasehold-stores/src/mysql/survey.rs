@@ -1,4 +1,4 @@
-//! The server's settings that class and durability rest on.
+//! The server's settings on which class and durability depend.
 
 use super::connection::Connections;
 use crate::phase::Phase;
@@ -37,13 +37,13 @@ pub(super) async fn look(connections: &Connections) -> Result<Survey> {
     Ok(judge(&seen))
 }
 
-/// What the server reported.
+/// The server's settings and state.
 #[derive(Debug, Default)]
 struct Seen {
     version: String,
-    /// By lower-case name, values in upper case.
+    /// Names in lower case, values in upper case.
     settings: HashMap<String, String>,
-    /// Replicas that are fed, as far as this user may see them.
+    /// Connected replicas, as far as this user may see them.
     dump_threads: u64,
     may_see_threads: bool,
     engine: Option<String>,
@@ -58,10 +58,10 @@ impl Seen {
         matches!(self.get(name), Some("ON" | "1"))
     }
 
-    /// How many replicas are fed; none if that cannot be seen.
+    /// How many replicas are connected; none if that cannot be seen.
     fn replicas(&self) -> Option<u64> {
         match self.get("slaves_connected").and_then(|count| count.parse::<u64>().ok()) {
-            // Those that registered, and those that only read the log.
+            // Replicas that registered, or that only read the log.
             Some(count) => Some(count.max(self.dump_threads)),
             None if self.may_see_threads => Some(self.dump_threads),
             None => (self.dump_threads > 0).then_some(self.dump_threads),
@@ -140,7 +140,7 @@ fn replication(survey: Survey, seen: &Seen) -> Survey {
     }
 }
 
-/// Several servers that all take writes.
+/// Several servers that all accept writes.
 fn clusters(mut survey: Survey, seen: &Seen) -> Survey {
     if seen.is_on("wsrep_on") {
         let wait = seen.get("wsrep_sync_wait").unwrap_or("0").to_owned();
@@ -160,7 +160,7 @@ fn clusters(mut survey: Survey, seen: &Seen) -> Survey {
     survey
 }
 
-/// Whether this server may be read and written.
+/// Whether reads and writes on this server can be trusted.
 fn reading(mut survey: Survey, seen: &Seen) -> Survey {
     let isolation = seen.get("transaction_isolation").or_else(|| seen.get("tx_isolation"));
     if isolation == Some("READ-UNCOMMITTED") {

@@ -1,9 +1,8 @@
-//! The leader's clock, as last told.
+//! The leader's clock, as last reported.
 //!
-//! Promise: a time was answered by the leader before the caller's call ends, and was requested at most [`FRESH`] before that
-//! call. So it is never ahead, and behind by less than [`GRAIN`]. Nothing is added to it, so our own clock only measures those
-//! few milliseconds.
-//! Non-promise: a lone call asks each time. Only concurrent calls share an answer.
+//! Promise: a time was sent by the leader before the caller's call ends, and was requested at most [`FRESH`] before
+//! that call. So it is never ahead, and behind by less than [`GRAIN`]. Nothing is added to it, so our own clock only
+//! measures those few milliseconds. Non-promise: a lone call asks each time. Only concurrent calls share an answer.
 
 use leasehold_core::Timestamp;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -11,7 +10,7 @@ use leasehold_system::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long before a call a time may have been requested.
+/// How long before a call its time may have been requested.
 const FRESH: Duration = Duration::from_millis(40);
 /// How far a time may be behind: [`FRESH`], and some slack for a clock that is being adjusted.
 pub(super) const GRAIN: Duration = Duration::from_millis(50);
@@ -27,7 +26,7 @@ struct Asked {
 #[derive(Debug, Default)]
 pub(super) struct Pulse(Mutex<Option<Asked>>);
 
-/// What a caller is to do.
+/// What a caller has to do.
 pub(super) enum Next {
     /// Wait for the answer to a request that was just sent.
     Wait(watch::Receiver<Option<Timestamp>>),
@@ -52,7 +51,7 @@ impl Pulse {
     }
 }
 
-/// The answer; none if the request got none.
+/// The time; none if the request got no answer.
 pub(super) async fn answer(mut told: watch::Receiver<Option<Timestamp>>) -> Option<Timestamp> {
     told.wait_for(Option::is_some).await.ok().and_then(|time| *time)
 }

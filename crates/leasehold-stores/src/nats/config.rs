@@ -1,7 +1,7 @@
 //! The servers and the login, from the URL and from the variables that NATS's own tools read.
 //!
-//! Promise: the URL wins; no secret is in a message. Files are read at each connection, so renewed credentials are picked up.
-//! Non-promise: contexts of the `nats` command are not read.
+//! Promise: the URL wins; no message contains a secret. Files are read for each connection, so renewed credentials are
+//! used. Non-promise: contexts of the `nats` command are not read.
 
 use crate::url::{Address, Host, Secret};
 use async_nats::{ConnectOptions, ServerAddr};
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const PORT: u16 = 4222;
-/// As many copies as JetStream keeps at most.
+/// The most copies that JetStream can keep.
 const MAX_REPLICAS: u32 = 5;
 const OPTIONS: [&str; 7] = ["ca", "cert", "creds", "inbox", "key", "nkey", "replicas"];
-/// The options that name files. A URL is handed to processes in other folders, so their paths are absolute.
+/// The options that name files. A URL is passed to processes in other folders, so their paths are absolute.
 const FILES: [&str; 5] = ["ca", "cert", "creds", "key", "nkey"];
 /// The host if neither the URL nor `NATS_URL` names one.
 const HERE: &str = "localhost";
-/// An idle connection that is dead is noticed after a few of these.
+/// The interval of pings. A dead idle connection is detected after a few of these.
 const PING: Duration = Duration::from_secs(20);
 
-/// How we log in.
+/// How to log in.
 #[derive(Debug, Clone)]
 enum Proof {
     Nothing,
@@ -32,7 +32,7 @@ enum Proof {
     Credentials(PathBuf),
 }
 
-/// All that is needed to connect.
+/// Everything that is needed to connect.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) servers: Vec<ServerAddr>,
@@ -47,7 +47,7 @@ pub(super) struct Config {
     inbox: Option<String>,
 }
 
-/// Refuses an address that could not be used, without looking at the environment.
+/// Refuses an address that could not be used, without reading the environment.
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(&OPTIONS)?;
     if !address.path.is_empty() {
@@ -130,7 +130,7 @@ impl Config {
         })
     }
 
-    /// The driver's settings. Files are read now.
+    /// The driver's settings. Reads the files.
     pub(super) async fn options(&self) -> Result<ConnectOptions> {
         let options = match &self.proof {
             Proof::Nothing => ConnectOptions::new(),
@@ -205,7 +205,7 @@ fn proof(
     environment("NATS_NKEY").map_or(Proof::Nothing, |file| Proof::Nkey(file.into()))
 }
 
-/// What `NATS_URL` names.
+/// The servers and the login in `NATS_URL`.
 struct Listed {
     hosts: Vec<Host>,
     user: Option<String>,
@@ -213,7 +213,7 @@ struct Listed {
     needs_tls: bool,
 }
 
-/// Reads `NATS_URL`: several servers, each with or without a scheme and a user.
+/// Parses `NATS_URL`: several servers, each with or without a scheme and a user.
 fn listed(address: &Address, text: &str) -> Result<Listed> {
     let mut all = Listed { hosts: Vec::new(), user: None, password: None, needs_tls: false };
     for server in text.split(',').map(str::trim).filter(|server| !server.is_empty()) {

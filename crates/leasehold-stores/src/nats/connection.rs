@@ -1,9 +1,9 @@
-//! One connection to NATS, and what its failures mean.
+//! One connection to NATS, and the meaning of its failures.
 //!
-//! Promise: a request is sent at most once, on the connection it was made for, and every wait is bounded. The driver would
-//! queue requests while it is disconnected and send them after it reconnected, long after the caller was told that there was
-//! no answer. So each connection is a client of its own, whose server address is replaced, once it is connected, by a port
-//! where nobody can listen. When the connection breaks, the client ends, with everything that it had not sent.
+//! Promise: a request is sent at most once, on the connection it was made for, and every wait is bounded. The driver
+//! would queue requests while it is disconnected and send them after it reconnects, long after the caller was told that
+//! no answer came. So each connection has a client of its own. Once it is connected, its server address is replaced by
+//! a port where nobody can listen. When the connection breaks, the client ends, with everything that it had not sent.
 //! Non-promise: a request on a connection that broke may have been carried out.
 
 use super::clock::Pulse;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -30,19 +30,19 @@ const NOWHERE: &str = "nats://127.0.0.1:0";
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The connection broke: what was asked may have been done.
+    /// The connection broke: the request may have been carried out.
     Broken,
-    /// No answer came in time: what was asked may have been done.
+    /// No answer came in time: the request may have been carried out.
     Silent,
-    /// Nobody listens to the subject now: nothing was done.
+    /// The subject has no listener now: nothing was done.
     Nobody,
-    /// Nobody listens to the subject, for the server has no JetStream: nothing was done.
+    /// The subject has no listener, because the server has no JetStream: nothing was done.
     Off,
-    /// The server does not let us: nothing was done.
+    /// The server denies permission: nothing was done.
     Denied(String),
-    /// The server takes no messages of this size: nothing was sent.
+    /// The server accepts no messages of this size: nothing was sent.
     TooLarge,
-    /// The server said no.
+    /// The server answered with an error.
     Refused(Refusal),
     /// The answer makes no sense.
     Garbled(String),
@@ -56,13 +56,13 @@ impl Failure {
     }
 }
 
-/// A connection.
+/// One connection to a server.
 pub(super) struct Connection {
     client: Client,
-    /// The last error that the server sent by itself, such as a missing permission.
+    /// The last error that the server sent unasked, such as a missing permission.
     complaints: watch::Receiver<String>,
     is_given_up: AtomicBool,
-    /// Whether the bucket was seen on this connection, fit for leases.
+    /// Whether the bucket's settings were checked on this connection and fit leases.
     pub(super) is_bucket_fit: AtomicBool,
     pub(super) pulse: Pulse,
 }
@@ -85,9 +85,9 @@ impl Connections {
         Connections { config, connection: Mutex::new(None) }
     }
 
-    /// The connection, a new one if the last is gone.
+    /// The connection; a new one if the last is gone.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>> {
-        // Includes the wait for others that are connecting, or each would wait in turn.
+        // Includes the wait for other callers that are connecting, or each would wait in turn.
         let connection = timeout(CONNECT, async {
             let mut slot = self.connection.lock().await;
             if let Some(connection) = slot.as_ref().filter(|connection| connection.is_alive()) {
@@ -107,7 +107,7 @@ impl Connections {
 
 impl Connection {
     async fn connect(config: &Config) -> Result<Self> {
-        // One of several servers may be frozen: the others are still tried in time.
+        // One of several servers may be frozen. Each gets a share of the time, so that the others are tried too.
         let turn = CONNECT / u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         let (complain, complaints) = watch::channel(String::new());
         let options = config
@@ -188,7 +188,7 @@ impl Connection {
         }
     }
 
-    /// Asks JetStream's own interface.
+    /// Sends a request to JetStream's own interface.
     pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, Failure> {
         let message = self.ask(&format!("$JS.API.{what}"), None, payload).await?;
         read::<T>(&message)
@@ -199,7 +199,7 @@ impl Connection {
         let _ = timeout(ANSWER, self.client.publish(subject, payload.into())).await;
     }
 
-    /// Listens to a subject.
+    /// Subscribes to a subject.
     pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, Failure> {
         self.client.subscribe(subject).await.map_err(|_| Failure::Broken)
     }
@@ -219,7 +219,7 @@ pub(super) fn read<T: Answer>(message: &Message) -> Result<T, Failure> {
     }
 }
 
-/// What the driver's errors mean.
+/// The meaning of the driver's errors.
 fn failure(error: RequestErrorKind) -> Failure {
     match error {
         RequestErrorKind::NoResponders => Failure::Nobody,
@@ -229,7 +229,7 @@ fn failure(error: RequestErrorKind) -> Failure {
     }
 }
 
-/// A connection that could not be made. Nothing was sent.
+/// The error for a connection that could not be made. Nothing was sent.
 fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
     let place = &config.place;
     let text = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().to_lowercase();

@@ -1,23 +1,25 @@
 //! Records in a NATS JetStream key-value bucket, one bucket per namespace.
 //!
-//! Promise: a swap is one publish that the stream's leader takes only while the record's last message is the expected
-//! one; a read is answered by the leader, never by a copy that may lag (no direct gets); a revision is the stream's
-//! sequence number, which no two messages share. The clock is the leader's: a stream's description, which contains the time,
-//! is requested together with the read or the write, so each is one exchange. Many calls within a few milliseconds share one
-//! such answer.
-//! Non-promise: NATS answers before its disk does unless it is told `sync_interval: always`, so a power cut may take
-//! back what was answered: class B. A leader that was cut off from the others a moment ago may still answer a read with
-//! an older record; the swap, which needs a majority, then decides.
+//! Promise: a swap is one publish that the stream's leader accepts only while the record's last
+//! message is the expected one. A read is answered by the leader, never by a copy that may lag (no
+//! direct gets). A revision is the stream's sequence number, which no two messages share. The clock is
+//! the leader's: a stream's description, which contains the time, is requested together with the read
+//! or the write, so each is one exchange. Many calls within a few milliseconds share one such answer.
+//!
+//! Non-promise: NATS answers before it syncs to disk unless it has `sync_interval: always`, so a power failure may take
+//! back answered writes: class B. A leader that was just cut off from the others may still answer a read with an older
+//! record; the swap, which needs a majority, then decides.
 //!
 //! A record is one message.
 //!
-//! Erasing writes a marker and then drops it. Whoever finds a marker that was not dropped writes over it.
-//! The bucket is made by the first write, and nothing is written to a bucket whose settings would let records vanish.
+//! Erasing writes a marker and then drops it. A writer that finds a marker that was not dropped overwrites it. The
+//! first write creates the bucket, and nothing is written to a bucket whose settings would let records vanish.
 //!
-//! URL: `nats://user:password@host:4222,other`, a token before the `@` alone, `tls://` or `nats+tls://` to insist on TLS.
-//! Options: `creds` and `nkey` (files), `ca`, `cert`, `key` (files), `replicas` (of a bucket that is made), `inbox` (a
-//! prefix, where the user may not listen to `_INBOX`). What the URL leaves out is read from `NATS_URL`, `NATS_USER`,
-//! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and `NATS_INBOX_PREFIX`.
+//! URL: `nats://user:password@host:4222,other`; a token alone before the `@`; `tls://` or `nats+tls://`
+//! to require TLS. Options: `creds` and `nkey` (files), `ca`, `cert`, `key` (files), `replicas` (of a
+//! bucket that is created), `inbox` (a prefix, if the user may not subscribe to `_INBOX`). What the URL
+//! leaves out is read from `NATS_URL`, `NATS_USER`, `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`,
+//! `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and `NATS_INBOX_PREFIX`.
 
 mod clock;
 mod config;
@@ -50,13 +52,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wire::{Ack, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purged, Stored, WhoAmI};
 
-/// How many records are asked for at once.
+/// How many records are requested at once.
 const ABREAST: usize = 64;
-/// How often a write is sent that nobody listened to, and how long to wait in between: a stream that was just created, or whose
+/// How often a write that had no listener is sent, and the pause in between: a stream that was just created, or whose
 /// leader just died, has no listener for a moment.
 const OFFERS: usize = 20;
 const BETWEEN_OFFERS: Duration = Duration::from_millis(50);
-/// How often a first write may find a marker in its place that another one has changed in between.
+/// How often a first write may find that another writer has replaced the marker in its place.
 const OVER_MARKERS: usize = 4;
 /// The most answers that one listing reads.
 const MAX_ANSWERS: usize = 1_000;
@@ -75,7 +77,7 @@ impl fmt::Debug for NatsStore {
     }
 }
 
-/// Opens the store: connects, and makes nothing.
+/// Opens the store: connects, and creates nothing.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<NatsStore> {
     let config = Config::new(address, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
     crate::tls::install();
@@ -153,7 +155,7 @@ impl NatsStore {
         Ok(Some(now))
     }
 
-    /// The time where there is no stream yet: by the clock of the server that we are connected to.
+    /// The time where there is no stream yet, by the clock of the server that we are connected to.
     async fn time_without_bucket(&self, connection: &Connection) -> Result<Timestamp, Failure> {
         let message = match connection.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
             Ok(message) => message,
@@ -190,7 +192,7 @@ impl NatsStore {
         Ok(Reading { value: value(stored?)?, now })
     }
 
-    /// Publishes, expecting the subject's last message to be this one, and asks for the time together with it.
+    /// Publishes, expecting this number of the subject's last message, and requests the time together with it.
     async fn offer(
         &self,
         connection: &Connection,
@@ -236,7 +238,7 @@ impl NatsStore {
         format!("nats kv add {bucket} --history=1 --storage=file --replicas={replicas}")
     }
 
-    /// Creates the bucket if it is missing, and checks that its settings fit leases. No record is written.
+    /// Creates the bucket if it is missing, and checks that its settings fit leases. Writes no record.
     async fn prepare(&self, connection: &Connection) -> Result<()> {
         let told = |failure| self.told(failure, Phase::Reading);
         if self.info(connection, Vec::new()).await.map_err(told)?.is_some() {
@@ -283,10 +285,10 @@ impl NatsStore {
             let told = |failure| self.told(failure, Phase::Writing);
             match self.offer(&connection, &subject, last, next).await.map_err(told)? {
                 Offered::NoBucket if expected > 0 => return Ok(Offered::Mismatch),
-                // It was there a moment ago.
+                // The bucket existed a moment ago.
                 Offered::NoBucket => self.prepare(&connection).await?,
                 Offered::Mismatch if expected == 0 => {
-                    // Surely not written, so it may be sent again in place of a marker.
+                    // Certainly not written, so it may be sent again in place of a marker.
                     match self
                         .last(&connection, &subject)
                         .await
@@ -381,7 +383,7 @@ impl NatsStore {
             Failure::Refused(refusal) => {
                 let kind = match refusal.code {
                     500.. => unknown,
-                    // Its queue is full: the message was not accepted.
+                    // The server's queue is full: the message was not accepted.
                     429 => Kind::Unavailable,
                     _ => Kind::Unsupported,
                 };
@@ -440,8 +442,8 @@ impl Store for NatsStore {
         if let NextValue::Put(_) = change.next {
             return Ok(Swap::Done { revision: Revision(seq.to_string()), now });
         }
-        // The record is gone. The marker does no harm, and the next writer replaces it. Messages after the marker have
-        // higher numbers and stay.
+        // The record is gone. The marker does no harm, and the next writer
+        // replaces it. Messages after the marker have higher numbers and stay.
         if let Ok(connection) = self.connections.connection().await {
             let payload = json(&json!({ "filter": self.names.subject(change.key), "seq": seq + 1 }));
             let _ = connection.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;

@@ -1,7 +1,7 @@
 //! The names of records in a bucket.
 //!
-//! Promise: every key has a subject of its own, of characters that NATS and its tools allow in a key, and the subject
-//! gives the name back. Non-promise: subjects do not sort as names do.
+//! Promise: every key has a subject of its own, in characters that NATS and its tools allow in a key, and the name can
+//! be read back from the subject. Non-promise: subjects do not sort as names do.
 
 use crate::url::Namespace;
 use leasehold_core::{Key, LeaseName, Shelf};
@@ -11,7 +11,7 @@ use leasehold_core::{Key, LeaseName, Shelf};
 pub(super) struct Names {
     /// The bucket, as `nats kv` shows it.
     pub(super) bucket: String,
-    /// The stream below it.
+    /// The stream behind it.
     pub(super) stream: String,
 }
 
@@ -31,13 +31,13 @@ impl Names {
         format!("$KV.{}.{}.*", self.bucket, shelf.as_str())
     }
 
-    /// The subject of one record. A `.` would end a token, and `.hidden` or `a..b` would have an empty one.
+    /// The subject of one record. A `.` would end a token, and `.hidden` or `a..b` would have an empty token.
     pub(super) fn subject(&self, key: &Key) -> String {
         let name = key.name.as_str().replace('.', "=2E");
         format!("$KV.{}.{}.{name}", self.bucket, key.shelf.as_str())
     }
 
-    /// The name that a subject stands for; none if this store cannot have written it.
+    /// The name in a subject; none if this store cannot have written it.
     pub(super) fn name_of(&self, subject: &str) -> Option<LeaseName> {
         let token = subject.rsplit('.').next()?;
         let name = token.replace("=2E", ".");

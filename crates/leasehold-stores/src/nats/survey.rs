@@ -1,4 +1,4 @@
-//! What a bucket's settings mean for what it promises.
+//! What a bucket's settings mean for the store's promises.
 
 use super::wire::Info;
 use leasehold_core::store::Survey;

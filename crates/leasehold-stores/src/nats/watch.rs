@@ -1,10 +1,10 @@
 //! Hints from JetStream: a consumer that delivers every message stored for a key.
 //!
-//! Promise: a hint comes after the record can be read; a lost consumer or connection is replaced, with a hint, at most once a
-//! second. Non-promise: changes in between give one hint together.
+//! Promise: a hint comes after the record can be read; a lost consumer or connection is replaced, with a hint, at most
+//! once a second. Non-promise: several changes may give one hint.
 //!
-//! A plain subscription to the key's subject would hint when a write is *sent*, before it is stored or refused. It is used
-//! only while there is no bucket for a consumer.
+//! A plain subscription to the key's subject would hint when a write is *sent*, before it is stored or refused. It is
+//! used only while there is no bucket for a consumer.
 
 use super::connection::{Connection, Failure};
 use super::wire::{Consumer, NO_STREAM, new_consumer};
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// How often the server sends a sign of life.
+/// The interval of the server's signs of life.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Silence after which the subscription is replaced.
 const SILENCE: Duration = Duration::from_secs(12);
@@ -30,7 +30,7 @@ const FIRST_WRITE: Duration = Duration::from_millis(20);
 
 /// The source of hints.
 enum Subscription {
-    /// The consumer's inbox, and the consumer.
+    /// A consumer: its inbox, its connection and its name.
     Stored(Subscriber, Arc<Connection>, String),
     /// The key's own subject.
     Sent(Subscriber),
@@ -40,7 +40,7 @@ pub(super) async fn watch(store: &NatsStore, key: &Key) -> Result<Watch> {
     let subject = store.names.subject(key);
     let subscription = match establish(store, &subject).await {
         Ok(subscription) => Some(subscription),
-        // Hints are optional: waiters also poll.
+        // Hints are optional, because waiters also poll.
         Err(Failure::Denied(_)) => return Ok(Watch::silent()),
         Err(_) => None,
     };
@@ -63,7 +63,7 @@ async fn establish(store: &NatsStore, subject: &str) -> Result<Subscription, Fai
     }
 }
 
-/// Passes hints on until nobody wants them.
+/// Passes hints on until the receiver is gone.
 async fn follow(store: NatsStore, subject: String, subscription: Option<Subscription>, sender: mpsc::Sender<()>) {
     let mut subscription = subscription;
     loop {
@@ -75,7 +75,7 @@ async fn follow(store: NatsStore, subject: String, subscription: Option<Subscrip
             }
         }
         if let Some(Subscription::Stored(_, connection, consumer)) = subscription.take() {
-            // Otherwise the server would remove it after a while.
+            // Otherwise the server would keep the consumer for a while.
             connection.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream), Vec::new()).await;
         }
         let again = async {
@@ -108,7 +108,7 @@ async fn listen(subscription: &mut Subscription, sender: &mpsc::Sender<()>) -> D
                     let _ = sender.try_send(());
                 }
             }
-            // A server that closes every connection at once is given some time.
+            // A server that closes every connection at once gets some time.
             PAUSE.saturating_sub(SystemClock.now().saturating_since(began))
         }
         // A write to another key may create the bucket too, so this subscription is soon replaced.

@@ -1,6 +1,6 @@
 //! The requests and answers of JetStream's interface, as JSON.
 //!
-//! Promise: a field that a server leaves out gets a default or is a clear refusal, never a guess.
+//! Promise: a field that a server omits gets a default or is a clear refusal, never a guess.
 
 use crate::utc::millis_of;
 use base64::Engine;
@@ -9,13 +9,13 @@ use leasehold_core::Timestamp;
 use serde::Deserialize;
 use std::collections::HashMap;
 
-/// The stream is not there.
+/// The stream does not exist.
 pub(super) const NO_STREAM: u32 = 10059;
 /// The subject has no message.
 pub(super) const NO_MESSAGE: u32 = 10037;
-/// A stream of this name is there, with other settings.
+/// A stream of this name exists, with other settings.
 pub(super) const OTHER_SETTINGS: u32 = 10058;
-/// The subject's last message is another one; the second code is about a write that is still in progress.
+/// The subject's last message is another one. The second code is for a write that is still in progress.
 pub(super) const WRONG_SEQUENCE: [u32; 2] = [10071, 10164];
 /// JetStream is off on the server, or for the account.
 pub(super) const NO_JETSTREAM: [u32; 2] = [10076, 10039];
@@ -53,9 +53,9 @@ pub(super) struct Info {
     #[serde(default)]
     pub(super) state: State,
     pub(super) cluster: Option<StreamCluster>,
-    /// Since 2.10.
+    /// Sent since NATS 2.10.
     ts: Option<String>,
-    /// How many subjects there are in all, of which an answer has at most `limit`.
+    /// How many subjects there are in total. An answer lists at most `limit` of them.
     #[serde(default)]
     pub(super) total: u64,
 }
@@ -171,7 +171,8 @@ pub(super) struct Purged {
     error: Option<Refusal>,
 }
 
-/// Our user, according to the server that we are connected to: the only answer with a time that needs no stream.
+/// Our user, according to the server that we are connected to. This is the only
+/// answer with a time that needs no stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct WhoAmI {
     server: Teller,
@@ -188,7 +189,7 @@ impl WhoAmI {
     }
 }
 
-/// A new bucket: one version of each record, kept for ever, on disk.
+/// A new bucket: one version of each record, stored for ever, on disk.
 pub(super) fn new_bucket(stream: &str, subjects: &str, replicas: u32) -> serde_json::Value {
     serde_json::json!({
         "name": stream,
@@ -210,7 +211,7 @@ pub(super) fn new_bucket(stream: &str, subjects: &str, replicas: u32) -> serde_j
     })
 }
 
-/// A consumer that delivers every message of a subject from now on. It is removed soon after nobody listens.
+/// A consumer that delivers every new message of a subject. The server removes it soon after its listener is gone.
 pub(super) fn new_consumer(stream: &str, subject: &str, inbox: &str, heartbeat_ns: u64) -> serde_json::Value {
     serde_json::json!({
         "stream_name": stream,

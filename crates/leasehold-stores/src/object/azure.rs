@@ -1,4 +1,4 @@
-//! Azure's connection string, as its own tools write it.
+//! Azure's connection string, in the format of Azure's own tools.
 //!
 //! Promise: no key or secret is ever shown.
 
@@ -44,7 +44,7 @@ impl ConnectionString {
         let endpoint = fields.remove("blobendpoint").or_else(|| {
             let (suffix, account) = (fields.get("endpointsuffix")?, account.as_ref()?);
             let scheme = fields.get("defaultendpointsprotocol").map_or("https", String::as_str);
-            // The driver knows the usual one.
+            // The driver knows the usual suffix.
             (suffix != "core.windows.net").then(|| format!("{scheme}://{account}.blob.{suffix}"))
         });
         if account.is_none() && endpoint.is_none() {

@@ -1,7 +1,7 @@
 //! The service, endpoint and credentials of a bucket, from the URL, the environment and the usual files.
 //!
-//! Promise: the variables and files that each service's own tools read are read here too, and a wrong one is named.
-//! Non-promise: nothing is sent; the first call fetches credentials that have to be fetched.
+//! Promise: the variables and files that each service's own tools read are read here too, and an error names the wrong
+//! one. Non-promise: nothing is sent; the first call fetches credentials that have to be fetched.
 
 use super::azure::ConnectionString;
 use super::connection::{Advice, Connector};
@@ -19,11 +19,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The account and key that every Azurite knows; they are published and open nothing else.
+/// The account and key of every Azurite. They are published and open nothing else.
 const AZURITE_ACCOUNT: &str = "devstoreaccount1";
 const AZURITE_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// What the driver's clients have in common.
+/// What the store needs from every one of the driver's clients.
 pub(super) trait Cloud: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Cloud for T {}
@@ -100,7 +100,7 @@ impl Service {
 /// A bucket, and a client for it.
 pub(super) struct Bucket {
     pub(super) cloud: Arc<dyn Cloud>,
-    /// Those that can be looked up again.
+    /// The credentials, if they can be looked up again.
     pub(super) credentials: Option<Arc<dyn Replaceable>>,
     pub(super) service: Service,
     pub(super) name: String,
@@ -108,7 +108,7 @@ pub(super) struct Bucket {
     pub(super) prefix: Path,
     /// The server, for messages: without secrets.
     pub(super) place: String,
-    /// The same, as a part of an object's key.
+    /// The server's name as a part of an object's key.
     pub(super) label: String,
     pub(super) advice: Advice,
 }
@@ -175,7 +175,7 @@ pub(super) fn bucket(address: &Address, env: &Env) -> Result<Bucket> {
     bucket_by(built, address, env)
 }
 
-/// The same by a builder that has its endpoint already.
+/// The same, with a builder that already has its endpoint.
 pub(super) fn bucket_by(built: (Builder, Option<String>), address: &Address, env: &Env) -> Result<Bucket> {
     let (builder, endpoint) = built;
     let service = Service::of(address)?;
@@ -243,7 +243,7 @@ pub(super) enum Builder {
 }
 
 impl Builder {
-    /// Adds the credentials that are to be found, over this connector where they have to be fetched.
+    /// Adds the credentials, which are fetched over this connector if necessary.
     fn identified(
         self,
         address: &Address,
@@ -267,7 +267,7 @@ impl Builder {
     }
 
     fn build(self, bucket: &str, connector: Connector) -> Result<Arc<dyn Cloud>, String> {
-        // A conditional write that is repeated after it was done looks refused.
+        // A conditional write that is repeated after it was applied looks refused.
         let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
         let options = ClientOptions::new().with_allow_http(true);
         let built: object_store::Result<Arc<dyn Cloud>> = match self {
@@ -352,7 +352,7 @@ fn google(address: &Address, env: &Env) -> (Builder, Option<String>) {
     (Builder::Google { builder: Box::new(builder), has_token: token.is_some() }, endpoint)
 }
 
-/// The variables that the driver understands as Azure's own tools do.
+/// The variables that the driver interprets as Azure's own tools do.
 const AZURE_VARIABLES: &[&str] = &[
     "AZURE_AUTHORITY_HOST",
     "AZURE_CLIENT_ID",
@@ -393,7 +393,7 @@ fn azure(address: &Address, env: &Env) -> Result<(Builder, Option<String>)> {
         .or_else(|| (account == AZURITE_ACCOUNT).then_some(AZURITE_KEY));
     let endpoint = address.option("endpoint").or(string.endpoint.as_deref()).map(|endpoint| {
         let endpoint = endpoint.trim_end_matches('/');
-        // Azurite's accounts are the first part of the path, not of the host.
+        // Azurite's accounts are in the first part of the path, not of the host.
         let bare = endpoint.split("://").nth(1).is_some_and(|rest| !rest.contains('/'));
         if bare && is_local(endpoint) { format!("{endpoint}/{account}") } else { endpoint.to_owned() }
     });
@@ -420,7 +420,7 @@ mod tests {
         Address::parse(scheme, rest).unwrap()
     }
 
-    /// What a request is signed with.
+    /// The `Authorization` header of a request.
     async fn authorization(server: &StandIn, address_: &str, env: &[(&str, &str)]) -> String {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let bucket = bucket(&address(address_), &env).unwrap();

@@ -1,8 +1,8 @@
 //! One observed request to an object store: the server's answer and its time.
 //!
-//! Promise: a failed request is reported as it was seen on the wire, not as the driver reports it, which does not distinguish
-//! 409 and 412. Concurrent requests do not mix, because each carries its own [`Watcher`]. Non-promise: the store decides what a
-//! status means for a record.
+//! Promise: a failed request is reported as it was seen on the wire, not as the driver reports it, which does not
+//! distinguish 409 and 412. Concurrent requests do not mix, because each has its own [`Watcher`]. Non-promise: the
+//! store decides what a status means for a record.
 
 use crate::credentials::{self, Replaceable, are_refused, code_in};
 use crate::phase::Phase;
@@ -15,35 +15,35 @@ use object_store::{ClientOptions, Extensions};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection may take to be made.
+/// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a call may take, credentials included.
+/// How long a call may take, including fetching credentials.
 const CALL: Duration = Duration::from_secs(10);
-/// Idle connections are dropped before servers close them, many after 5 s. A write on a connection that is just being closed
-/// is unknown, which costs more than a new connection.
+/// After this long, idle connections are dropped: many servers close them after 5 s. A write on a connection that is
+/// being closed is unknown, which costs more than a new connection.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// What was seen of one request.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seen {
-    /// Whether it was sent; before that, credentials are fetched.
+    /// Whether it was sent. Before that, credentials are fetched.
     sent: bool,
-    /// Whether no connection could be made, so that it surely never left.
+    /// Whether no connection could be made, so that it certainly was not sent.
     unconnected: bool,
     /// Why there was no answer.
     why: String,
     pub(super) status: Option<u16>,
-    /// The service's word for the error.
+    /// The service's error code.
     pub(super) code: String,
     date: Option<Timestamp>,
 }
 
-/// Carries what was seen of a request from the connector back to the caller.
+/// Returns to the caller what the connector saw of a request.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Watcher(Arc<Mutex<Seen>>);
 
 impl Watcher {
-    /// For the options of a call.
+    /// To be put into the options of a call.
     pub(super) fn extensions(&self) -> Extensions {
         let mut extensions = Extensions::new();
         extensions.insert(self.clone());
@@ -59,7 +59,7 @@ impl Watcher {
     }
 }
 
-/// Makes the driver's connections, and watches them.
+/// Creates the driver's connections, and watches them.
 #[derive(Debug)]
 pub(super) struct Connector {
     client: reqwest::Client,
@@ -68,7 +68,8 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// A connector that trusts these certificates and the system's. A server on this machine is never reached through a proxy.
+    /// A connector that trusts these certificates and the system's. A server on
+    /// this machine is never reached through a proxy.
     pub(super) fn new(certificates: Option<&[u8]>, is_local: bool) -> Result<Self, String> {
         crate::tls::install();
         // No redirects: a write that is sent again elsewhere may be applied twice.
@@ -95,7 +96,7 @@ impl Connector {
         Connector { credentials, ..self }
     }
 
-    /// The same client, unwatched: for credentials.
+    /// The same client, unwatched, for fetching credentials.
     pub(super) fn client(&self) -> HttpClient {
         HttpClient::new(self.client.clone())
     }
@@ -156,7 +157,7 @@ impl Seen {
             if let Some(error) = at.downcast_ref::<reqwest::Error>() {
                 self.unconnected |= error.is_connect();
             }
-            // The innermost cause: it says most, and has no address in it.
+            // The innermost cause: the most specific one, and without an address.
             self.why = leasehold_core::printable(&at.to_string());
             cause = at.source();
         }
@@ -167,12 +168,12 @@ impl Seen {
         self.status.is_some_and(|status| are_refused(status, &self.code))
     }
 
-    /// Whether the connection broke before the answer.
+    /// Whether the connection broke before the answer was complete.
     pub(super) fn is_broken_off(&self) -> bool {
         self.sent && !self.unconnected && self.status.is_none_or(|status| (200..300).contains(&status))
     }
 
-    /// The server's time. A write whose answer has none is unknown, because nobody can say when it was done.
+    /// The server's time. A write whose answer has no time is unknown, because nobody can say when it was applied.
     pub(super) fn now(&self, phase: Phase, place: &str) -> Result<Timestamp> {
         self.date.ok_or_else(|| {
             let message = format!("{place} answered without a readable `Date` header, so its time is not known");
@@ -181,13 +182,13 @@ impl Seen {
     }
 }
 
-/// Waits for a call of the driver, within a bound. None if it took too long; what was seen says how far it got.
+/// Waits for a call of the driver, within a limit. None if it took too long; [`Seen`] says how far it got.
 pub(super) async fn in_time<T>(call: impl Future<Output = object_store::Result<T>>) -> Option<object_store::Result<T>> {
     tokio::time::timeout(CALL, call).await.ok()
 }
 
-/// The error for a failed call. The driver's own error is used only where nothing was sent. Otherwise what was seen says more,
-/// in one line and without addresses.
+/// The error for a failed call. The driver's own error is used only if nothing
+/// was sent. Otherwise [`Seen`] says more, in one line and without addresses.
 pub(super) fn failure(
     driver: Option<object_store::Error>,
     seen: &Seen,
@@ -232,7 +233,7 @@ pub(super) fn failure(
     }
 }
 
-/// The next step, in the words of the service.
+/// The next step, in the service's terms.
 #[derive(Debug)]
 pub(super) struct Advice {
     pub(super) credentials: String,

@@ -1,4 +1,5 @@
-//! Plain files below an address in a bucket, for what is not a record: nothing is compared, the last write counts.
+//! Plain files below an address in a bucket, for data that is not a record:
+//! nothing is compared, and the last write wins.
 
 use super::config;
 use crate::url::Address;
@@ -9,7 +10,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use std::fmt;
 use std::sync::Arc;
 
-/// Where files lie whose address names a bucket and nothing below it.
+/// The folder for an address that names a bucket and nothing below it.
 const FOLDER: &str = "leasehold-output";
 
 /// A folder of a bucket.
@@ -26,7 +27,7 @@ impl fmt::Debug for Files {
 }
 
 impl Files {
-    /// Finds the credentials. Nothing is asked of the server before the first call.
+    /// Finds the credentials. Nothing is sent before the first call.
     pub fn open(address: &Address) -> Result<Self> {
         let cloud = config::bucket(address, &crate::credentials::env())?.cloud;
         let path = address.path.trim_matches('/');
@@ -40,7 +41,7 @@ impl Files {
         self.cloud.put(&self.path(name), content.into()).await.map(drop).map_err(|e| self.failed(e))
     }
 
-    /// A file's content; none if there is no such file.
+    /// A file's content; none if it does not exist.
     pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
         match self.cloud.get(&self.path(name)).await {
             Ok(found) => found.bytes().await.map(|bytes| Some(bytes.to_vec())).map_err(|e| self.failed(e)),
@@ -49,7 +50,7 @@ impl Files {
         }
     }
 
-    /// The files in a folder: when each was stored, in milliseconds, and its name.
+    /// The files in a folder: for each, when it was stored, in milliseconds since 1970, and its name.
     pub async fn list(&self, folder: &str) -> Result<Vec<(i64, String)>> {
         let below = format!("{}/", self.folder);
         let found: Vec<_> =
@@ -60,7 +61,7 @@ impl Files {
         Ok(named.collect())
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub async fn remove(&self, name: &str) -> Result<()> {
         match self.cloud.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

@@ -1,28 +1,29 @@
 //! The key of a record in a bucket, and the content of its object.
 //!
-//! Promise: the keys of a shelf sort as its names do. Every write has a unique body, so that an ETag made from the content
-//! never comes back. A revision that this store never gave is recognised without a request. Non-promise: an object that
-//! another program put under the prefix is reported as damaged.
+//! Promise: the keys of a shelf sort as its names do. Every write has a unique body, so that an ETag made from the
+//! content is never used twice. A revision that this store never issued is recognised without a request. Non-promise:
+//! an object that another program put under the prefix is reported as damaged.
 
 use leasehold_core::store::Revision;
 use leasehold_core::{Error, Kind, LeaseName, Nonce, Result};
 use object_store::UpdateVersion;
 use object_store::path::Path;
 
-/// Before the tag: a value, or the tombstone of an erased record.
+/// The mark before the tag: of a value, or of the tombstone of an erased record.
 const VALUE: &[u8; 4] = b"LHv1";
 const ERASED: &[u8; 4] = b"LHe1";
-/// The size of a tombstone: a mark and a tag.
+/// The size of a tombstone in bytes: a mark and a tag.
 const TOMBSTONE_BYTES: usize = 20;
-/// After a value's tag, so that even an empty value is longer than a tombstone and a listing's sizes tell them apart.
+/// Follows a value's tag, so that even an empty value is longer than a
+/// tombstone, and sizes in a listing tell them apart.
 const VALUE_BEGINS: u8 = b'\n';
 
-/// Whether an object of this size is a tombstone. None is of another size, and no value is of this one.
+/// Whether an object of this size is a tombstone. All tombstones have one size, and no value is that small.
 pub(super) const fn is_tombstone(size: u64) -> bool {
     size <= TOMBSTONE_BYTES as u64
 }
 
-/// What an object holds.
+/// The content of an object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Content {
     /// The random tag of the write that stored it.
@@ -43,7 +44,7 @@ pub(super) fn body(tag: Nonce, value: Option<&[u8]>) -> Vec<u8> {
     body
 }
 
-/// Reads a body back.
+/// Parses a body.
 pub(super) fn content(body: &[u8], place: &Path) -> Result<Content> {
     let damaged = || {
         let message = format!("the object `{place}` is not a leasehold record: it was damaged or put there by hand");
@@ -62,13 +63,13 @@ pub(super) fn content(body: &[u8], place: &Path) -> Result<Content> {
 /// What the server compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// S3 and Azure.
+    /// The ETag, on S3 and Azure.
     ETag,
     /// Google's number of the write.
     Generation,
 }
 
-/// The revision of a write: its own tag, and what the server compares. None if the server gave nothing to compare.
+/// The revision of a write: its own tag, and what the server compares. None if the server returned nothing to compare.
 pub(super) fn revision(tag: Nonce, compared: Compared, e_tag: Option<&str>, version: Option<&str>) -> Option<Revision> {
     let compared = match compared {
         Compared::ETag => e_tag?,
@@ -77,13 +78,13 @@ pub(super) fn revision(tag: Nonce, compared: Compared, e_tag: Option<&str>, vers
     (!compared.is_empty()).then(|| Revision(format!("{tag}.{compared}")))
 }
 
-/// The revision of a tombstone. It stands for no value, so no swap can expect it.
+/// The revision of a tombstone. No swap can expect it, because there is no value.
 pub(super) fn erased(tag: Nonce) -> Revision {
     Revision(format!("{tag}."))
 }
 
-/// What the server is to compare. None for a revision that this store never gave, or of a tombstone: a made-up one could be
-/// `*` or `0`, which have another meaning to servers.
+/// What the server has to compare. None for a tombstone's revision, and for one that this store never issued: an
+/// invented one could be `*` or `0`, which mean something else to servers.
 pub(super) fn expected(revision: &Revision, compared: Compared) -> Option<UpdateVersion> {
     let (tag, text) = revision.0.split_once('.')?;
     tag.parse::<Nonce>().ok()?;
@@ -93,8 +94,8 @@ pub(super) fn expected(revision: &Revision, compared: Compared) -> Option<Update
     })
 }
 
-/// A name as one segment of an object's key, in the same order. It has no `/`, because a server on top of a file system cannot
-/// have both `a` and `a/b`, and no dot at the end, which Azure drops.
+/// A name as one segment of an object's key, in the same order. It has no `/`, because a server on top of a file system
+/// cannot have both `a` and `a/b`, and no dot at the end, which Azure drops.
 pub(super) fn encode(name: &LeaseName) -> String {
     let mut text = String::with_capacity(name.as_str().len() + 8);
     for c in name.as_str().chars() {
@@ -107,7 +108,7 @@ pub(super) fn encode(name: &LeaseName) -> String {
     text
 }
 
-/// The name of an object's key. None if it is not one of ours.
+/// The name in an object's key; none if the key is not one of ours.
 pub(super) fn decode(segment: &str) -> Option<LeaseName> {
     let mut name = String::with_capacity(segment.len());
     let mut chars = segment.chars();

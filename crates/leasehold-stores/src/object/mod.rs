@@ -1,14 +1,14 @@
 //! Records as objects in a bucket of S3, Google Cloud Storage, Azure, or a compatible server.
 //!
 //! Promise: one conditional put per swap (`If-None-Match: *`, `If-Match`, a generation), decided by the service; its
-//! `Date` header is the clock; a server that does not enforce the condition, one by one or in a race, is refused before
-//! the first record is written. Non-promise: no hints, so waiters poll; nothing is ever deleted, so a rule that expires
-//! objects below the prefix destroys leases; an erased record leaves a tombstone of 20 bytes, because not every service has a
-//! conditional delete.
+//! `Date` header is the clock. A server that does not enforce the condition, in single requests or in a race, is
+//! refused before the first record is written. Non-promise: no hints, so waiters poll; nothing is ever deleted, so a
+//! rule that expires objects below the prefix destroys leases; an erased record leaves a tombstone of 20 bytes, because
+//! not every service has a conditional delete.
 //!
-//! Every write has a random tag before its value: the ETag of equal bodies is equal, and a revision must never come back.
-//! 409 is not 412: it means that the service has not decided, so the write is retried and then reported as contended. The
-//! driver's own retries are off: a write that is repeated after it was done looks refused.
+//! Every write has a random tag before its value: equal bodies have equal ETags, and no revision may be used twice. 409
+//! is not 412: it means that the service has not decided, so the write is retried and then reported as contended. The
+//! driver's own retries are off: a write that is repeated after it was applied looks refused.
 
 mod azure;
 mod config;
@@ -42,13 +42,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// The pauses before a write that the service could not decide is retried.
+/// The pauses before retrying a write that the service could not decide.
 const CONFLICTS: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(60), Duration::from_millis(150)];
 /// How many values of a listing are fetched at once.
 const FETCHES: usize = 16;
-/// The most keys that a service gives at once.
+/// The most keys that a service lists at once.
 const MAX_KEYS: usize = 1_000;
-/// The most pages of a listing, against a server whose pages never end.
+/// The most pages of a listing, in case a server's pages never end.
 const MAX_PAGES: usize = 10_000;
 
 /// A store in a bucket. Clones share its connections.
@@ -61,7 +61,7 @@ pub struct BucketStore {
 #[derive(Debug)]
 struct BucketNamespace {
     bucket: Bucket,
-    /// Of this namespace.
+    /// The folder of this namespace.
     folder: Path,
     /// Set once the server is known to enforce conditions.
     proven: OnceCell<()>,
@@ -115,8 +115,8 @@ impl BucketStore {
     }
 }
 
-/// A client for the bucket at this address, for uses other than a store. Credentials and endpoint are found in the same way,
-/// and nothing is sent twice. The caller reads the address's path.
+/// A client for the bucket at this address, for uses other than a store. Credentials and endpoint are found in the same
+/// way, and no request is repeated. The caller reads the address's path.
 pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
     Ok(config::bucket(address, &credentials::env())?.cloud)
 }
@@ -134,12 +134,12 @@ impl BucketNamespace {
         failure(driver, seen, phase, &self.bucket.place, &self.bucket.advice)
     }
 
-    /// The credentials that the next request is sent with.
+    /// Identifies the credentials that the next request is sent with.
     fn issue(&self) -> Option<Issue> {
         self.bucket.credentials.as_ref().map(|credentials| credentials.issue())
     }
 
-    /// Whether the credentials were refused, and others are found: then the same may be sent once more.
+    /// Whether the credentials were refused and have changed. Then the request may be sent once more.
     async fn is_replaced(&self, issue: Option<Issue>, seen: &Seen) -> bool {
         match (&self.bucket.credentials, issue) {
             (Some(credentials), Some(issue)) if seen.is_refused() => credentials.replaced(issue).await,
@@ -147,7 +147,7 @@ impl BucketNamespace {
         }
     }
 
-    /// Reads an object; none if there is none.
+    /// Reads an object; none if it does not exist.
     async fn get(&self, path: &Path) -> Result<(Option<Stored>, Timestamp)> {
         let watcher = Watcher::default();
         let once = || async {
@@ -181,7 +181,7 @@ impl BucketNamespace {
         Ok((stored, seen.now(Phase::Reading, &self.bucket.place)?))
     }
 
-    /// Writes a value, or a tombstone, if the object still has this revision (none: if there is no object).
+    /// Writes a value or a tombstone, if the object still has this revision (none: if it does not exist).
     async fn put(&self, path: &Path, expected: Option<&Revision>, tag: Nonce, value: Option<&[u8]>) -> Result<Put> {
         let compared = self.bucket.service.compared();
         let mode = match expected {
@@ -213,9 +213,9 @@ impl BucketNamespace {
                 }
                 // Some servers answer a refused `If-None-Match` with 304.
                 (_, Some(412 | 304)) => return Ok(Put::Refused),
-                // Azure's code for the same; any other 409 means that nothing was decided.
+                // Azure's code for the same. Any other 409 means that nothing was decided.
                 (_, Some(409)) if seen.code == "BlobAlreadyExists" => return Ok(Put::Refused),
-                // There is no object, so none with the expected revision.
+                // The object does not exist, so it does not have the expected revision.
                 _ if expected.is_some() && is_absent(&seen) => return Ok(Put::Refused),
                 (answer, status) => {
                     if let (Some(409), Some(pause)) = (status, pauses.next()) {
@@ -239,7 +239,7 @@ impl BucketNamespace {
             return Ok(Swap::Done { revision, now });
         }
         match self.get(path).await?.0 {
-            // Erased means absent: what is expected is this very tombstone.
+            // Erased means absent: the write then expects this tombstone.
             Some(Stored { content: Content { value: None, .. }, revision }) => {
                 Ok(self.put(path, Some(&revision), Nonce::random(), Some(next)).await?.into())
             }
@@ -247,14 +247,14 @@ impl BucketNamespace {
         }
     }
 
-    /// The names of one page of a shelf, without the erased ones, and how to continue.
+    /// The names on one page of a shelf, without the erased ones, and how to continue.
     async fn names(&self, shelf: Shelf, asked: &Asked<'_>) -> Result<Names> {
         let prefix = format!("{}/", self.shelf(shelf));
         let watcher = Watcher::default();
         let once = || {
             let options = PaginatedListOptions {
                 offset: asked.after.map(|after| format!("{prefix}{}", layout::encode(after))),
-                // Deeper keys are not ours.
+                // Keys in deeper folders are not ours.
                 delimiter: Some("/".into()),
                 max_keys: Some(asked.count.clamp(1, MAX_KEYS)),
                 page_token: asked.token.clone(),
@@ -299,14 +299,14 @@ impl BucketNamespace {
         let mut last: Option<LeaseName> = None;
         let mut token = None;
         for turn in 0..MAX_PAGES {
-            // One more, for an offset may be listed itself. After a first page that was not enough, as many as there may be:
-            // most names are of erased records then.
+            // One more, because an offset may be listed itself. If the first page was
+            // not enough, as many as possible: then most names are of erased records.
             let count = if turn == 0 { limit.saturating_add(1) } else { MAX_KEYS };
             let asked = Asked { after, last: last.as_ref(), token: token.take(), count };
             let mut page = self.names(shelf, &asked).await?;
             last = page.names.last().cloned().or(last);
             let mut names = page.names.drain(..);
-            // Some may have been erased since they were listed: then the next ones follow.
+            // Some may have been erased since they were listed. Then the next ones follow.
             while entries.len() < limit {
                 let batch: Vec<LeaseName> = names.by_ref().take(limit - entries.len()).collect();
                 if batch.is_empty() {
@@ -326,11 +326,12 @@ impl BucketNamespace {
         Err(Error::new(Kind::Unsupported, format!("a listing of {} does not end", self.bucket.place)))
     }
 
-    /// A value of a listing; none if it has been erased since.
+    /// A value of a listing; none if it was erased since.
     async fn value(&self, shelf: Shelf, name: LeaseName) -> Result<Option<(LeaseName, Versioned)>> {
         let stored = match self.get(&self.path(&Key::new(shelf, &name))).await {
             Ok((stored, _)) => stored,
-            // A damaged object must not hide the others. No record decodes from nothing, and no swap expects this.
+            // A damaged object must not hide the others. Empty bytes decode to
+            // no record, and no swap expects this revision.
             Err(e) if e.kind() == Kind::Corrupt => {
                 return Ok(Some((name, Versioned { bytes: Vec::new(), revision: Revision("damaged".into()) })));
             }
@@ -343,7 +344,7 @@ impl BucketNamespace {
 /// The request for one page.
 struct Asked<'a> {
     after: Option<&'a LeaseName>,
-    /// The last name of the page before, to see that the order is kept.
+    /// The last name of the previous page, to check the order.
     last: Option<&'a LeaseName>,
     token: Option<String>,
     count: usize,
@@ -356,12 +357,13 @@ struct Names {
     now: Timestamp,
 }
 
-/// Whether the service said that there is no such object. Any other 404 comes from a server that is not an object store.
+/// Whether the service said that there is no such object. Any other 404 comes
+/// from a server that is not an object store.
 fn is_absent(seen: &Seen) -> bool {
     seen.status == Some(404) && matches!(seen.code.as_str(), "NoSuchKey" | "BlobNotFound")
 }
 
-/// Some services cache public objects unless these say otherwise.
+/// Some services cache public objects without this attribute.
 fn attributes() -> Attributes {
     Attributes::from_iter([(Attribute::CacheControl, "no-store"), (Attribute::ContentType, "application/octet-stream")])
 }

@@ -1,8 +1,8 @@
 //! The proof that a server enforces conditions, made before the first record of a namespace is written.
 //!
-//! Promise: a server that ignores a condition, alone or in a race, is refused, and the condition is named; no record is
-//! written then. Passing is recorded in an object for each endpoint, so that later processes only read that. Non-promise: a
-//! server that loses one race in a thousand may pass; `doctor` tries longer.
+//! Promise: a server that ignores a condition, in single requests or in a race, is refused, and the error names the
+//! condition; then no record is written. Success is recorded in an object for each endpoint, so that later processes
+//! only read that. Non-promise: a server that fails in one race of a thousand may pass; `doctor` tests longer.
 
 use super::connection::in_time;
 use super::{BucketNamespace, Put};
@@ -13,7 +13,7 @@ use leasehold_core::{Error, Kind, Nonce, Result};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
-/// How many write one object at once, and how often.
+/// How many writers race for one object, and in how many rounds.
 const RACERS: usize = 16;
 const ROUNDS: usize = 4;
 
@@ -25,7 +25,7 @@ enum Condition {
 }
 
 impl BucketNamespace {
-    /// Where the proof is kept.
+    /// The path of the recorded proof.
     pub(super) fn marker(&self) -> Path {
         self.folder.clone().join("proof").join(self.bucket.label.as_str())
     }
@@ -43,7 +43,7 @@ impl BucketNamespace {
         let scratch = self.folder.clone().join("scratch").join(Nonce::random().to_string());
         let mut used = Vec::new();
         let verdict = self.try_out(&scratch, &mut used).await;
-        // Scratch objects that cannot be deleted, such as without the permission, do no harm.
+        // Scratch objects that cannot be deleted, for example without the permission, do no harm.
         let deletions = used.iter().map(|path| in_time(self.bucket.cloud.delete(path)));
         join_all(deletions).await;
         verdict?;
@@ -94,7 +94,7 @@ impl BucketNamespace {
         }
     }
 
-    /// All write at once, with the same expectation; returns the revision of the one that succeeded.
+    /// All write at once, with the same expectation. Returns the revision of the one that succeeded.
     async fn race(&self, path: &Path, expected: Option<&Revision>) -> Result<Revision> {
         let condition = if expected.is_none() { Condition::Absent } else { Condition::Unchanged };
         let write = || self.put(path, expected, Nonce::random(), Some(b"race".as_slice()));
@@ -113,7 +113,7 @@ impl BucketNamespace {
         let found = self.get(path).await?.0.map(|stored| stored.revision);
         match (winners.as_slice(), found) {
             ([winner], Some(found)) if *winner == found => Ok(found),
-            // The winner's answer may be among those that did not come.
+            // The winner's answer may be among those that were lost.
             ([], Some(found)) if undecided > 0 && expected != Some(&found) => Ok(found),
             ([], _) if undecided > 0 => {
                 let message =

@@ -1,4 +1,4 @@
-//! Keys that are replaced while a bucket is in use, and credentials that cannot be used.
+//! Tests in which keys are replaced while a bucket is in use, or credentials cannot be used.
 
 use super::config::{self, Builder};
 use super::*;
@@ -25,7 +25,7 @@ fn s3(port: u16, folder: &std::path::Path) -> Bucket {
     config::bucket(&address(&format!("s3://b/p?endpoint=http://127.0.0.1:{port}")), &env).unwrap()
 }
 
-/// A real endpoint is reached by TLS only; this one, on loopback, gets a real token all the same.
+/// A real token is sent to a real endpoint over TLS only, but also to this one, because it is on loopback.
 fn google(port: u16, account: &std::path::Path) -> Bucket {
     let env = env(&[("GOOGLE_APPLICATION_CREDENTIALS", account.to_str().unwrap())]);
     let endpoint = format!("http://127.0.0.1:{port}");
@@ -34,7 +34,7 @@ fn google(port: u16, account: &std::path::Path) -> Bucket {
     config::bucket_by(built, &address("gs://b/p"), &env).unwrap()
 }
 
-/// Reads, writes and lists, while `rotate` replaces the credentials before each, and the server refuses those before.
+/// Reads, writes and lists. Before each, `rotate` replaces the credentials, and the server refuses the previous ones.
 async fn goes_on(server: &StandIn, bucket: Bucket, rotate: impl Fn(usize)) {
     let store: &dyn Store = &BucketStore::within(bucket, &Namespace::default());
     store.swap(&key("a"), None, b"1").await.unwrap();
@@ -48,7 +48,7 @@ async fn goes_on(server: &StandIn, bucket: Bucket, rotate: impl Fn(usize)) {
     assert!(matches!(store.swap(&key("b"), None, b"2").await.unwrap(), Swap::Done { .. }));
     replace(3);
     assert_eq!(store.list(Shelf::Probe, Range::new(None, 9)).await.unwrap().entries.len(), 2);
-    // Those that are refused for good are an error, and are looked up again by the next request.
+    // Credentials that are refused permanently are an error. The next request looks them up again.
     server.refuse(server.authorization().split(',').next().unwrap());
     if server.authorization().starts_with("AWS4") {
         assert_eq!(store.read(&key("a")).await.unwrap_err().kind(), Kind::Unsupported);
@@ -102,7 +102,7 @@ async fn credentials_that_only_a_person_can_mend_are_no_reason_to_try_again() {
         let write = store.swap(&key("a"), None, b"1").await.unwrap_err();
         assert_eq!((read.kind(), write.kind()), (kind, kind), "{read}; {write}");
     }
-    // One that is taken away while it is in use.
+    // Credentials that are removed while in use.
     let folder = tempfile::tempdir().unwrap();
     let file = aws_credentials(folder.path(), "KEY0", "s");
     let store: &dyn Store = &BucketStore::within(s3(server.port(), folder.path()), &Namespace::default());

@@ -1,7 +1,7 @@
 //! Where the server is and how to log in: from the store URL, the usual `PG*` variables and the files they name.
 //!
-//! Promise: what libpq's tools find, this finds too, in the same order (URL, environment, file, default). Non-promise:
-//! service files and Kerberos.
+//! Promise: it finds the same settings as libpq's tools, in the same order
+//! (URL, environment, file, default). Non-promise: service files and Kerberos.
 
 use super::statements::Table;
 use super::tls::{self, Trust};
@@ -35,10 +35,10 @@ const OPTIONS: &[&str] = &[
     "user",
 ];
 
-/// One server.
+/// How to connect to one server.
 pub(super) struct Server {
     pub(super) config: tokio_postgres::Config,
-    /// For messages.
+    /// The server's name in messages.
     pub(super) shown: Arc<str>,
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Config {
     pub(super) tls: MakeRustlsConnect,
     pub(super) table: Table,
     pub(super) user: String,
-    /// All servers, for messages.
+    /// The names of all servers in messages.
     pub(super) shown: Arc<str>,
 }
 
-/// Refuses what can be refused without looking at the environment.
+/// Refuses an address that cannot be used, without reading the environment.
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(OPTIONS)?;
     Table::parse(address.option("table")).map_err(|what| address.invalid(what))?;
@@ -131,7 +131,7 @@ impl Config {
     }
 }
 
-/// Every server with its port: those in the URL, or in the environment, or the socket of this machine.
+/// Every server with its port: from the URL, or the environment, or this machine's socket.
 fn hosts(address: &Address, host: Option<String>, port: Option<String>) -> Result<Vec<(String, u16)>, String> {
     let ports = ports(port.as_deref())?;
     let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(DEFAULT_PORT);
@@ -155,11 +155,11 @@ fn ports(text: Option<&str>) -> Result<Vec<u16>, String> {
     text.map_or_else(|| Ok(Vec::new()), |text| text.split(',').map(parse).collect())
 }
 
-/// What an `sslmode` asks of the connection, and of the server's certificate.
+/// What an `sslmode` requires of the connection, and of the server's certificate.
 fn mode_of(text: &str) -> Result<(SslMode, Trust), String> {
     match text {
         "disable" => Ok((SslMode::Disable, Trust::Anybody)),
-        // `allow` would begin unencrypted; `prefer` covers it.
+        // `allow` would begin unencrypted, so it is treated as `prefer`.
         "allow" | "prefer" => Ok((SslMode::Prefer, Trust::Anybody)),
         "require" => Ok((SslMode::Require, Trust::AuthorityIfGiven)),
         "verify-ca" => Ok((SslMode::Require, Trust::Authority)),
@@ -171,7 +171,8 @@ fn mode_of(text: &str) -> Result<(SslMode, Trust), String> {
     }
 }
 
-/// The password of the first line of a password file that matches: `host:port:database:user:password`, `*` for any. As with libpq, a file that others can read is ignored.
+/// The password in the first matching line of a password file: `host:port:database:user:password`, with `*` for any
+/// value. As with libpq, a file that others can read is ignored.
 fn password_in(file: &Path, host: &str, port: u16, database: &str, user: &str) -> Option<Secret> {
     let about = std::fs::metadata(file).ok()?;
     if !about.is_file() || about.permissions().mode() & 0o077 != 0 {
@@ -188,7 +189,7 @@ fn password_in(file: &Path, host: &str, port: u16, database: &str, user: &str) -
     })
 }
 
-/// The fields of a line; `\` takes the next character as it is. Colons in the fifth field belong to it.
+/// The fields of a line; `\` escapes the next character. Colons in the fifth field belong to it.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();

@@ -1,7 +1,7 @@
-//! A few connections, made when they are needed and reused.
+//! A few connections, opened when they are needed and reused.
 //!
-//! Promise: every call ends in time. A connection whose last call was not answered in full, or was dropped, is closed and never
-//! used again, so no answer is taken for that of another call. Non-promise: only reads are repeated.
+//! Promise: every call ends in bounded time. A connection whose last call was dropped, or not answered completely, is
+//! closed and never reused, so an answer never goes to the wrong call. Non-promise: only reads are repeated.
 
 use super::config::{Config, Server};
 use super::direct::is_direct;
@@ -22,15 +22,16 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 
-/// How many connections one handle has at most: enough for the server to commit several swaps with one flush.
+/// The most connections of one handle: enough for the server to commit several swaps with one flush.
 const MOST: usize = 16;
-/// How long it may take to get a connection, over all servers named.
+/// How long it may take to get a connection, over all servers given.
 const CONNECT: Duration = Duration::from_secs(4);
 /// How long a statement may take.
 const ANSWER: Duration = Duration::from_secs(6);
-/// A connection that was not needed for so long is closed.
+/// A connection that was unused for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// Statements are prepared on a connection that has run so many. A command that acquires and releases one lease ends before.
+/// Statements are prepared on a connection after it has run this many. A
+/// command that acquires and releases one lease ends before.
 const PREPARE_AFTER: u32 = 32;
 
 /// The parameters of a statement.
@@ -40,7 +41,7 @@ pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 pub(super) struct Connection {
     pub(super) client: Client,
     driver: Driver,
-    /// Which server, and its name for messages.
+    /// The server's name in messages.
     place: Arc<str>,
     used: Moment,
     habits: Habits,
@@ -50,11 +51,11 @@ pub(super) struct Connection {
 
 /// Whether statements are prepared on a connection.
 enum Habits {
-    /// It has run so many statements.
+    /// Not yet: it has run this many statements.
     New(u32),
     /// It leads to one session, in which these are prepared.
     Direct(HashMap<String, Statement>),
-    /// It may lead to another session each time.
+    /// It may lead to another session each time, so they are not.
     Unknown,
 }
 
@@ -70,16 +71,17 @@ impl Drop for Driver {
 }
 
 impl Connection {
-    /// The driver's own client, for the caller's use. Dropping it ends the connection.
+    /// The driver's own client, for the caller to use. Dropping it ends the connection.
     pub(super) fn into_client(self) -> Client {
         let Connection { client, mut driver, .. } = self;
-        // The task ends with the client; aborting it would break the connection.
+        // The task ends with the client. Aborting it would break the connection.
         driver.0 = None;
         client
     }
 
-    /// Runs a statement in one round trip. Unnamed, so that a pooler may send it to any session; unless this connection is used a
-    /// lot and leads to one session, where planning each time would be most of the work.
+    /// Runs a statement in one round trip. It is unnamed, so that a pooler may send
+    /// it to any session. But if this connection is used a lot and leads to one
+    /// session, it is prepared, because planning each time would be most of the work.
     pub(super) async fn run(
         &mut self,
         phase: Phase,
@@ -91,7 +93,7 @@ impl Connection {
             if let Some(statement) = self.prepared(phase, sql, params).await {
                 let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
                 match self.client.query(&statement, &values).await {
-                    // Refused before it ran: the session was emptied, or the table has changed.
+                    // Refused before it ran: the session was reset, or the table has changed.
                     Err(e) if e.code().is_some_and(is_forgotten) => self.habits = Habits::Unknown,
                     answer => return answer,
                 }
@@ -117,14 +119,14 @@ impl Connection {
             return Some(statement.clone());
         }
         let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
-        // If it cannot be prepared, running it says why.
+        // If it cannot be prepared, running it reports why.
         let statement = self.client.prepare_typed(sql, &types).await.ok()?;
         statements.insert(sql.to_owned(), statement.clone());
         Some(statement)
     }
 }
 
-/// The session no longer knows the statement, or its columns have changed.
+/// Whether the session no longer knows the statement, or its columns have changed.
 fn is_forgotten(state: &SqlState) -> bool {
     *state == SqlState::INVALID_SQL_STATEMENT_NAME || *state == SqlState::FEATURE_NOT_SUPPORTED
 }
@@ -132,13 +134,13 @@ fn is_forgotten(state: &SqlState) -> bool {
 /// The connections of one handle.
 pub(super) struct Connections {
     pub(super) config: Arc<Config>,
-    // The most recently used is the last.
+    // The last is the most recently used.
     idle: Mutex<Vec<Connection>>,
-    /// The listener's connection, which serves calls too, so that a waiter needs one connection, not two. Locked while it is in
-    /// use, and empty if a use of it was interrupted.
+    /// The listener's connection. Calls use it too, so that a waiter needs one connection, not two. Locked while it is
+    /// in use, and empty if a use of it was interrupted.
     pub(super) session: Shared<Option<Connection>>,
     permits: Semaphore,
-    /// The last known primary.
+    /// The index of the last known primary.
     primary: AtomicUsize,
 }
 
@@ -156,8 +158,8 @@ impl Connections {
         Connections { config, idle, session, permits, primary: AtomicUsize::new(0) }
     }
 
-    /// Runs a statement whose second column says whether the server is a standby. Repeated once if the connection was lost while
-    /// it was idle, or leads to a standby.
+    /// Runs a statement whose second column says whether the server is a standby.
+    /// Repeated once if the connection was lost while idle, or leads to a standby.
     pub(super) async fn read(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         let mut is_last = false;
         loop {
@@ -178,7 +180,7 @@ impl Connections {
         }
     }
 
-    /// Runs a statement.
+    /// Runs a statement once, on any idle or new connection.
     pub(super) async fn ask(&self, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         let lent = self.lend().await?;
         self.run(lent, phase, sql, params).await
@@ -256,7 +258,7 @@ impl Connections {
         let mut errors: Vec<Error> = Vec::new();
         for turn in 0..servers.len() {
             let at = (first + turn) % servers.len();
-            // One that does not answer must leave time for the others.
+            // A server that does not answer must leave time for the others.
             let share = CONNECT / u32::try_from(servers.len()).unwrap_or(u32::MAX);
             let connected = timeout(share, self.connect_to(&servers[at])).await;
             match connected.unwrap_or_else(|_| Err(silent(Phase::Connecting, &servers[at].shown))) {
@@ -305,7 +307,7 @@ impl Connections {
     }
 }
 
-/// One error for all servers: it needs a person only if every one of them does.
+/// One error for all servers. It calls for a person only if every server's error does.
 fn all_failed(mut errors: Vec<Error>) -> Error {
     if errors.len() == 1
         && let Some(error) = errors.pop()

@@ -1,9 +1,10 @@
-//! Whether a connection leads to one session of the server, or to a pooler that lends a session for each transaction.
+//! Whether a connection leads to one session of the server, or to a pooler that assigns a session to each transaction.
 //!
-//! Promise: it is direct only if the session has the process number that the server gave to this connection. A pooler invents
-//! such numbers. Non-promise: a mismatch proves nothing.
+//! Promise: it counts as direct only if the session has the process number that the server gave this connection. A
+//! pooler invents such numbers. Non-promise: a mismatch proves nothing.
 //!
-//! A statement that was prepared in one session must not be named in another: a different statement of that name would run.
+//! A statement that was prepared in one session must not be named in another: a
+//! different statement of that name could run.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-/// The cancel request, the only message in which the driver reveals the number: length, code, number, key.
+/// The length of a cancel request, the only message in which the driver reveals the number: length, code, number, key.
 const MESSAGE_BYTES: usize = 16;
 /// More than is ever written, so that writing never blocks.
 const BUFFER_BYTES: usize = 256;
@@ -31,7 +32,7 @@ pub(super) async fn is_direct(client: &Client) -> Option<bool> {
 /// The process number that the server gave this connection. Nothing is sent.
 async fn number(client: &Client) -> Option<i32> {
     let (near, mut far) = duplex(BUFFER_BYTES);
-    // The answer to a request for encryption, if one comes.
+    // The answer to a request for encryption, if the driver sends one.
     far.write_all(b"S").await.ok()?;
     client.cancel_token().cancel_query_raw(near, Unencrypted).await.ok()?;
     let mut written = Vec::new();
@@ -40,7 +41,7 @@ async fn number(client: &Client) -> Option<i32> {
     Some(i32::from_be_bytes([message[8], message[9], message[10], message[11]]))
 }
 
-/// A TLS stand-in, for a message that is sent nowhere.
+/// A stand-in for TLS, for a message that is not sent anywhere.
 struct Unencrypted;
 
 impl TlsConnect<DuplexStream> for Unencrypted {

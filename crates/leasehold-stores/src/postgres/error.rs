@@ -1,4 +1,4 @@
-//! What the driver's errors mean: what was surely not applied is separated from what may have been.
+//! The meaning of the driver's errors: it separates what was certainly not applied from what may have been.
 
 use super::config::Config;
 use crate::phase::Phase;
@@ -9,15 +9,15 @@ use tokio_postgres::error::Severity;
 /// How a call failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The table is not there; nothing was done.
+    /// The table does not exist; nothing was done.
     MissingTable,
-    /// Another writer was faster, and the server rolled the call back: it may be repeated.
+    /// Another writer was faster, and the server rolled the call back, so it may be repeated.
     Overtaken(Error),
     /// The server is not the primary; nothing was done.
     Standby(Error),
-    /// The connection is gone.
+    /// The connection is lost.
     Cut(Error),
-    /// Anything else.
+    /// Any other failure; the store does not repeat the call.
     Final(Error),
 }
 
@@ -30,7 +30,7 @@ impl Failure {
     }
 }
 
-/// The error for a server that only follows another one.
+/// The error for a standby.
 pub(super) fn standby(place: &str) -> Error {
     let advice = "name the primary, or all servers of the cluster, in the store url";
     Error::new(Kind::Unavailable, format!("{place} is a standby, which may lag behind; {advice}"))
@@ -49,8 +49,8 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
         return unanswered(error.into(), phase, place, config);
     };
     let state = told.code().code();
-    // Only a plain error is the answer to a statement, which is then rolled back. The others end the connection at any point,
-    // or come from a pooler that lost the server.
+    // Only a plain error is the answer to a statement, which is then rolled back. Other severities end the connection
+    // at any point, or come from a pooler that lost the server.
     let is_plain = matches!(told.parsed_severity(), Some(Severity::Error) | None) && !state.starts_with("08");
     let says = format!("{} ({state})", leasehold_core::printable(told.message()));
     let (role, table) = (&config.user, &config.table);
@@ -98,7 +98,7 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
     }
 }
 
-/// No answer from the server: the connection was cut, or never opened.
+/// The error when the server did not answer: the connection was cut, or never opened.
 fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str, config: &Config) -> Failure {
     let text = error.to_string();
     match phase {
@@ -109,7 +109,7 @@ fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str,
         }
         Phase::Connecting if text.contains("TLS") => {
             let what = format!("no secure connection to {place}: {}; check sslmode and sslrootcert", cause(&*error));
-            // A server without TLS, or with an untrusted certificate, needs a person; a cut connection does not.
+            // A server without TLS, or with an untrusted certificate, needs a person. A cut connection does not.
             let kind = if is_io(&*error) { Kind::Unavailable } else { Kind::Unsupported };
             Failure::Final(Error::new(kind, what))
         }

@@ -1,13 +1,14 @@
 //! Records in one table of a PostgreSQL database, for a fleet.
 //!
-//! Promise: one statement and one round trip per call, each a transaction of its own with `synchronous_commit` on, so an
-//! answered swap is flushed (and replicated, where the server replicates synchronously); only a primary is read; nothing
-//! rests on a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
-//! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
+//! Promise: one statement and one round trip per call, each a transaction of its own with
+//! `synchronous_commit` on, so an answered swap is flushed (and replicated, where the server replicates
+//! synchronously). Only a primary is read. Nothing depends on a session, so a pooler in transaction
+//! mode may be in between. Time is the server's `clock_timestamp()`. Non-promise: with an asynchronous
+//! standby, an acknowledged swap may be lost in a failover; [`Store::survey`] reports that.
 //!
-//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is
-//! created by the first write that finds it missing. Hints are notifications, sent only where somebody listens (see `watch`),
-//! because a notification makes all commits wait for each other.
+//! Every write has a random revision, so none is used twice, even after a failover that lost writes. The first write
+//! that finds the table missing creates it. Hints are notifications. They are sent only if a listener wants them (see
+//! `watch`), because a notification makes all commits wait for each other.
 
 mod config;
 mod connection;
@@ -38,8 +39,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use watch::Listener;
 
-/// How often a write is repeated that the server surely rolled back: because the table was missing or being created by another
-/// process, or because of another write, at a stricter isolation level than ours.
+/// How often a write is repeated that the server certainly rolled back: because the table was missing or being created
+/// by another process, or because of another write, at a stricter isolation level than ours.
 const ATTEMPTS: usize = 8;
 
 /// A store in one table. Clones share the connections.
@@ -70,7 +71,7 @@ pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
     connections.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
 }
 
-/// Takes the settings from the address, the environment and the files they name. Connects with the first call.
+/// Takes the settings from the address, the environment and the files they name. The first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<PostgresStore> {
     let config = Arc::new(Config::read(address, |name| std::env::var(name).ok())?);
     let statements = Arc::new(Statements::new(&config.table));
@@ -96,8 +97,8 @@ impl PostgresStore {
         rows.first().map_or_else(|| Err(strange("it told no time")), |row| timestamp(row, 0))
     }
 
-    /// Runs one writing statement, and repeats it while the server surely rolled it back. If the table is missing, an `INSERT`
-    /// creates it; anything else cannot match.
+    /// Runs one writing statement, and repeats it while the server certainly rolled it back. If the table is missing,
+    /// an `INSERT` creates it; other statements cannot match.
     async fn execute(&self, sql: &str, params: &Params<'_>, missing: Missing) -> Result<Swap> {
         let mut last = None;
         for attempt in 0..ATTEMPTS {
@@ -117,7 +118,7 @@ impl PostgresStore {
         Err(last.unwrap_or_else(|| strange("its table is there and is not")))
     }
 
-    /// Notifies this handle's own watchers of a swap that was done.
+    /// Notifies this handle's own watchers of a swap that was applied.
     fn told(&self, key: &Key, swap: Swap) -> Swap {
         if let Swap::Done { .. } = &swap {
             self.listener.echo(key);
@@ -125,7 +126,7 @@ impl PostgresStore {
         swap
     }
 
-    /// Creates the table. Returns the error that another process doing the same may cause.
+    /// Creates the table. Returns the error that another process doing the same at that time may cause.
     async fn make_table(&self) -> Result<Option<Error>> {
         let table = &self.connections.config.table;
         match self.connections.ask(Phase::Preparing, &table.ddl(), &[]).await {
@@ -144,7 +145,7 @@ enum Missing {
 }
 
 fn done(row: &Row) -> Result<Swap> {
-    // The answer is complete, so the write was applied, even if the answer cannot be read.
+    // The answer is complete, so the write was applied, even if the answer cannot be parsed.
     let revision: i64 = row.try_get(0).map_err(|_| unread())?;
     let now = timestamp(row, 1).map_err(|_| unread())?;
     Ok(Swap::Done { revision: Revision(revision.to_string()), now })
@@ -177,7 +178,7 @@ impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "postgres",
-            // There may be a standby that lacks an acknowledged swap; only a survey can tell.
+            // A standby may lack an acknowledged swap; only a survey can tell.
             class: if self.proven.load(Ordering::Relaxed) { Class::A } else { Class::B },
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
@@ -198,7 +199,7 @@ impl Store for PostgresStore {
         Ok(Reading { value: versioned(row, 2)?, now: timestamp(row, 0)? })
     }
 
-    /// One statement, whatever changes along with the record: one round trip, and no session is needed.
+    /// One statement, even if other records change too: one round trip, and no session is needed.
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
         let Change { key, next, along, notify, .. } = *change;

@@ -6,22 +6,22 @@ use leasehold_core::store::Along;
 use ring::digest::{Context, SHA256};
 use std::fmt;
 
-/// The table if none is named.
+/// The table if none is given.
 const DEFAULT_TABLE: &str = "leasehold_record";
-/// Named in full, so that two roles with different search paths meet in one table.
+/// The schema is always named, so that roles with different search paths use the same table.
 const DEFAULT_SCHEMA: &str = "public";
-/// PostgreSQL cuts longer names off.
+/// PostgreSQL cuts off longer names. In bytes.
 const MAX_NAME: usize = 63;
 
-/// The server's time. Not the transaction's start, which is before the wait for another write.
+/// The server's time. Not the start of the transaction, which is before the wait for another write.
 macro_rules! now {
     () => {
         "clock_timestamp()"
     };
 }
 
-/// Evaluated only for a row that was written. Raises `synchronous_commit` for this transaction only, where the role, the
-/// database or the server has it lower.
+/// Evaluated only for a row that was written. Turns `synchronous_commit` on for this transaction, where the role, the
+/// database or the server has a weaker setting.
 macro_rules! returning {
     () => {
         concat!(
@@ -33,7 +33,8 @@ macro_rules! returning {
     };
 }
 
-/// The same, and notifies if there is a tag and a listener holds it, because notifying makes commits wait for each other.
+/// The same, and notifies if there is a tag and a listener has locked it,
+/// because notifying makes commits wait for each other.
 macro_rules! telling {
     () => {
         concat!(
@@ -45,7 +46,7 @@ macro_rules! telling {
 
 pub(super) const NOW: &str = concat!("SELECT ", now!(), ", pg_is_in_recovery()");
 
-/// The settings that durability and class rest on. Walsenders of logical subscribers are no standbys.
+/// The settings on which durability and class depend. Walsenders of logical subscribers do not count as standbys.
 pub(super) const SURVEY: &str = concat!(
     "SELECT ",
     now!(),
@@ -85,7 +86,8 @@ impl Table {
         Ok(Table { schema: schema.to_owned(), name: name.to_owned() })
     }
 
-    /// Creates the table. Names compare byte by byte; each page has free space, so that an update need not touch the index.
+    /// Creates the table. Names compare byte by byte; each page has free space,
+    /// so that an update need not touch the index.
     pub(super) fn ddl(&self) -> String {
         format!(
             "CREATE TABLE IF NOT EXISTS {self} (namespace text COLLATE \"C\" NOT NULL, shelf text COLLATE \"C\" NOT NULL, \
@@ -94,7 +96,7 @@ impl Table {
         )
     }
 
-    /// What an administrator runs where the role may not create the table.
+    /// The statements for an administrator, if the role may not create the table.
     pub(super) fn advice(&self, role: &str) -> String {
         let schema = match self.schema.as_str() {
             DEFAULT_SCHEMA => String::new(),
@@ -103,7 +105,7 @@ impl Table {
         format!("{schema}{}; {}", self.ddl(), self.grant(role))
     }
 
-    /// What lets a role use the table.
+    /// The statements that let a role use the table.
     pub(super) fn grant(&self, role: &str) -> String {
         let (schema, role) = (&self.schema, quoted(role));
         let usage = match schema.as_str() {
@@ -114,7 +116,7 @@ impl Table {
     }
 }
 
-/// Quoted, as it stands in statements.
+/// Quoted, for use in statements.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\".\"{}\"", self.schema, self.name)
@@ -130,19 +132,19 @@ pub(super) struct Statements {
     pub(super) read: String,
     pub(super) insert: String,
     pub(super) update: String,
-    /// An update that tells nobody.
+    /// An update that notifies nobody.
     pub(super) renew: String,
     pub(super) delete: String,
     pub(super) list: String,
-    /// The same behind some that are skipped: by their names alone, which are in the index, and not by their rows.
+    /// The same after some skipped rows. They are skipped by their names alone, which are in the index.
     pub(super) list_skipping: String,
-    /// Writes one row and, if that was done, others along with it.
+    /// Statements that write one row and, if that succeeds, others in the same step.
     along: [String; 8],
 }
 
 impl Statements {
-    /// The statement that replaces or inserts a row and, along with it, inserts another one, deletes one, or both. All take the
-    /// same parameters.
+    /// The statement that replaces or inserts a row and, in the same step,
+    /// inserts another one, deletes one, or both. All take the same parameters.
     pub(super) fn along(&self, replaces: bool, along: &Along<'_>) -> &str {
         let (puts, erases) = (along.put.is_some(), along.erase.is_some());
         &self.along[usize::from(replaces) << 2 | usize::from(puts) << 1 | usize::from(erases)]
@@ -157,7 +159,8 @@ impl Statements {
             telling!()
         );
         let update = format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", telling!());
-        // All parts see the table as it was before, so those that depend on the first one check its returned row.
+        // All parts see the table as it was before, so the parts that depend on
+        // the first one check the row that it returns.
         let along = std::array::from_fn(|which| {
             let first = if which & 4 == 0 { &insert } else { &update };
             let puts = format!(
@@ -194,7 +197,7 @@ impl Statements {
     }
 }
 
-/// The number that stands for a key in notifications. It does not reveal the name.
+/// The number that identifies a key in notifications. It does not reveal the name.
 pub(super) struct Tag<'a> {
     pub(super) number: i64,
     pub(super) channel: &'a str,

@@ -3,7 +3,7 @@
 use leasehold_core::store::{Class, Survey};
 use tokio_postgres::Row;
 
-/// What was found.
+/// The server's settings, and its standbys.
 #[derive(Debug, Clone)]
 pub(super) struct ServerSettings {
     server_version: String,
@@ -11,16 +11,16 @@ pub(super) struct ServerSettings {
     full_page_writes: String,
     synchronous_commit: String,
     synchronous_standby_names: String,
-    /// Standbys that are connected, and how many of them each kind of synchronous commit waits for.
+    /// Connected standbys, and how many of them are synchronous of each kind.
     standbys: i64,
     sync: i64,
     quorum: i64,
-    /// Replication slots of standbys that are away.
+    /// Replication slots of standbys that are not connected.
     away: i64,
 }
 
 impl ServerSettings {
-    /// From a row of the surveying statement.
+    /// Reads a row that the survey statement returned.
     pub(super) fn from_row(row: &Row) -> Option<Self> {
         Some(ServerSettings {
             server_version: row.try_get(2).ok()?,
@@ -35,7 +35,7 @@ impl ServerSettings {
         })
     }
 
-    /// How many standbys a commit waits for, of those that are connected.
+    /// How many of the connected standbys a commit waits for.
     fn waited_for(&self) -> i64 {
         let names = self.synchronous_standby_names.trim();
         let needed = names.split(|c: char| !c.is_ascii_digit()).find_map(|word| word.parse().ok());
@@ -44,7 +44,7 @@ impl ServerSettings {
     }
 }
 
-/// Class A only if whatever may be promoted has every answered swap.
+/// Class A only if every server that may be promoted has every answered swap.
 pub(super) fn judge(found: &ServerSettings) -> Survey {
     let mut survey = Survey::plain(Class::A).fine("server_version", &found.server_version);
     let mut is_proven = true;

@@ -1,4 +1,4 @@
-//! TLS as `sslmode` means it: whose certificate is trusted, and whether its name must match.
+//! TLS according to `sslmode`: whose certificate is trusted, and whether its name must match.
 
 use leasehold_core::printable;
 use rustls::client::WebPkiServerVerifier;
@@ -14,9 +14,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// Whose certificate is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// `prefer`: anybody's. It protects against eavesdroppers only, not against an impostor.
+    /// `prefer`: any certificate. It protects against eavesdroppers, but not against an impostor.
     Anybody,
-    /// `require`: anybody's, unless there is a file of authorities.
+    /// `require`: any certificate, unless there is a file of authorities.
     AuthorityIfGiven,
     /// `verify-ca`
     Authority,
@@ -24,7 +24,7 @@ pub(super) enum Trust {
     AuthorityAndName,
 }
 
-/// The connector for this trust. The error says what is wrong with a file.
+/// The connector for this level of trust. The error says what is wrong with a file.
 pub(super) fn connector(
     trust: Trust,
     root: Option<&Path>,
@@ -71,7 +71,7 @@ fn unreadable(what: &str, file: &Path, error: &dyn std::error::Error) -> String 
     format!("the {what} {} cannot be read: {}", file.display(), printable(&error.to_string()))
 }
 
-/// Trusts the authorities in the file, or those of this machine where there is none or it is called `system`.
+/// Trusts the authorities in the file, or this machine's if there is no file or it is called `system`.
 fn strict(provider: Arc<CryptoProvider>, root: Option<&Path>) -> Result<Arc<WebPkiServerVerifier>, String> {
     let mut roots = RootCertStore::empty();
     match root.filter(|root| *root != Path::new("system")) {
@@ -89,7 +89,7 @@ fn strict(provider: Arc<CryptoProvider>, root: Option<&Path>) -> Result<Arc<WebP
         .map_err(|e| format!("no authority to check the server's certificate with: {e}; name a file with sslrootcert"))
 }
 
-/// Accepts any name, and without authorities any certificate. The handshake must still be signed with it.
+/// Accepts any name, and without authorities any certificate. The handshake must still be signed with that certificate.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,

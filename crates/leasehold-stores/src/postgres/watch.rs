@@ -1,12 +1,14 @@
 //! Hints by LISTEN and NOTIFY.
 //!
-//! Promise: while a watch lives, a swap of its key gives a hint at once. After a cut every watch gets one, because something may
-//! have been missed. Non-promise: behind a pooler there is no session to listen in. That is detected, and waiters poll.
+//! Promise: while a watch exists, a swap of its key gives a hint at once. After a lost
+//! connection every watch gets a hint, because something may have been missed. Non-promise:
+//! behind a pooler there is no session in which to listen. That is detected, and waiters poll.
 //!
-//! A notification takes a lock that all notifying commits of the cluster queue for, flush included: where every swap
-//! notified, sixteen clients on sixteen leases were several times slower. So a listener holds, in its own session, a shared
-//! advisory lock on the tag of each key it watches, and a swap notifies only if it cannot lock that tag for its transaction.
-//! Only hints depend on these locks. A listener that comes while a swap has the tag waits for it, and reads what it wrote.
+//! A notification takes a lock for which all notifying commits of the cluster queue, flush included:
+//! when every swap notified, sixteen clients on sixteen leases were several times slower. So a
+//! listener takes, in its own session, a shared advisory lock on the tag of each key it watches, and
+//! a swap notifies only if it cannot lock that tag for its transaction. Only hints depend on these
+//! locks. A listener that comes while a swap has the tag waits for it, and reads what it wrote.
 
 use super::connection::Connections;
 use super::direct::is_direct;
@@ -23,16 +25,16 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 
-/// How often a lost session is reopened, and dropped watches are removed.
+/// The interval at which a lost session is reopened, and dropped watches are removed.
 const TURN: Duration = Duration::from_secs(1);
-/// The longest pause before that: a server may have no room for another client.
+/// The longest such pause: a server may have no room for another client.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// How long a session is kept after the last watch, so that repeated waits do not reconnect.
+/// How long a session is kept open after the last watch, so that repeated waits do not reconnect.
 const LINGER: Duration = Duration::from_secs(5);
-/// How long a new watch may take to be in force.
+/// How long a new watch may take to become active.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The one listener of a handle. It runs while anybody watches.
+/// The one listener of a handle. It runs while anything is watched.
 pub(super) struct Listener {
     connections: Arc<Connections>,
     channel: String,
@@ -47,7 +49,7 @@ struct Shared {
     is_pooled: bool,
 }
 
-/// What a session listens to.
+/// What a session listens for.
 #[derive(Default)]
 struct Audience {
     held: HashSet<i64>,
@@ -56,13 +58,13 @@ struct Audience {
 
 struct Watcher {
     sender: mpsc::Sender<()>,
-    /// Notified when the watch is in force.
+    /// Notified when the watch is active.
     settled: Option<oneshot::Sender<()>>,
 }
 
 /// Why a session ended.
 enum Ended {
-    /// Nobody watches.
+    /// Nothing is watched any more.
     Unwanted,
     /// A pooler is in between.
     Pooled,
@@ -74,12 +76,12 @@ impl Listener {
         Listener { connections, channel, shared: Mutex::default(), changed: Notify::new() }
     }
 
-    /// The number that stands for a key in notifications.
+    /// The number that identifies a key in notifications, and its channel.
     pub(super) fn tag(&self, key: &Key) -> Tag<'_> {
         Tag { number: statements::number(&self.channel, key), channel: &self.channel }
     }
 
-    /// Whether a pooler was found in between, so that there are no hints.
+    /// Whether a pooler was detected in between, so that there are no hints.
     pub(super) fn is_pooled(&self) -> bool {
         self.shared.lock().is_pooled
     }
@@ -101,12 +103,12 @@ impl Listener {
         self.changed.notify_one();
         match timeout(SETTLING, has_settled).await {
             Ok(Err(_)) => Watch::silent(),
-            // The server is slow or away: hints may begin later.
+            // The server is slow or unreachable: hints may begin later.
             Ok(Ok(())) | Err(_) => watch,
         }
     }
 
-    /// The tags that are watched. If there are none and the listener may end, it is marked as ended, and must return.
+    /// The tags that are watched. If there are none and the listener may end, it is marked as ended and must return.
     fn watched(&self, may_end: bool) -> HashSet<i64> {
         let mut shared = self.shared.lock();
         shared.watched.retain(|_, watchers| {
@@ -140,7 +142,7 @@ impl Listener {
         }
     }
 
-    /// One connection, from its beginning to its end. It belongs to the pool, and serves the pool's calls meanwhile.
+    /// Uses one connection, from its beginning to its end. It belongs to the pool, and calls use it meanwhile.
     async fn session(&self, pause: &mut Duration) -> Ended {
         let connection = match self.connections.take_idle() {
             Some(connection) => connection,
@@ -165,14 +167,14 @@ impl Listener {
         if let Some(mut connection) = self.connections.session.lock().await.take()
             && let Ended::Unwanted = ended
         {
-            // It no longer listens.
+            // The connection no longer listens.
             connection.notices = Some(notifications);
             self.connections.keep(connection);
         }
         ended
     }
 
-    /// Listens, until nobody watches or the connection is gone.
+    /// Listens until nothing is watched or the connection is lost.
     async fn attend(&self, notifications: &mut mpsc::UnboundedReceiver<String>) -> Ended {
         let mut audience = Audience::default();
         let mut idle_since: Option<Moment> = None;
@@ -201,7 +203,7 @@ impl Listener {
         }
     }
 
-    /// Locks the tags that are newly watched and unlocks those that are not any more. Listens while there is any.
+    /// Locks tags that are newly watched, and unlocks those that are no longer watched. Listens while there are any.
     async fn hold(&self, audience: &mut Audience, watched: HashSet<i64>) -> Option<()> {
         let Audience { held, is_listening } = audience;
         let new: Vec<i64> = watched.difference(held).copied().collect();
@@ -236,7 +238,8 @@ impl Listener {
                 match watcher.settled.take() {
                     // The watcher reads after this.
                     Some(settled) => drop(settled.send(())),
-                    // Newly locked but watched before: after a cut. Something may have been missed.
+                    // Newly locked, but watched before: the connection was lost
+                    // in between, and something may have been missed.
                     None if new.contains(tag) => drop(watcher.sender.try_send(())),
                     None => {}
                 }
@@ -245,16 +248,16 @@ impl Listener {
         Some(())
     }
 
-    /// Hints at a swap of this handle's own: the session that made it may be the only one that listens, and then it sends no
-    /// notification.
+    /// Gives the hint of this handle's own swap. The session that made it may
+    /// be the only listener, and then no notification is sent.
     pub(super) fn echo(&self, key: &Key) {
         if !self.hint(self.tag(key).number) {
-            // Nobody watches it any more: the listener unlocks it.
+            // Nothing watches the tag any more: the listener unlocks it.
             self.changed.notify_one();
         }
     }
 
-    /// Passes a hint on; whether there was anybody to pass it on to.
+    /// Passes a hint on; returns whether there was a watch for it.
     fn hint(&self, tag: i64) -> bool {
         let shared = self.shared.lock();
         let watchers = || shared.watched.get(&tag).into_iter().flatten();

@@ -13,20 +13,20 @@ const SENTINEL_PORT: u16 = 26379;
 const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 const OPTIONS: &[&str] =
     &["mode", "wait_replicas", "wait_ms", "sentinel_user", "sentinel_password", "cacert", "cert", "key"];
-/// How long replicas are waited for if the address does not say.
+/// How long to wait for replicas if the address does not say.
 const DEFAULT_WAIT_MS: u64 = 1_000;
 
-/// One server.
+/// A server: host and port.
 pub(super) type Node = (String, u16);
 
 /// What the hosts of the address are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// One server.
+    /// The one server.
     Single,
     /// Some nodes of a cluster.
     Cluster,
-    /// Sentinels, who know where the primary of this name is.
+    /// Sentinels, which know where the primary of this name is.
     Sentinel(String),
 }
 
@@ -44,12 +44,12 @@ struct Credentials {
     password: Option<String>,
 }
 
-/// Everything the address says.
+/// All settings in the address.
 pub(super) struct Config {
     pub(super) mode: Mode,
     pub(super) hosts: Vec<Node>,
     pub(super) wait: Option<Wait>,
-    /// For messages.
+    /// The server's name in messages.
     pub(super) name: String,
     db: i64,
     credentials: Credentials,
@@ -96,7 +96,7 @@ impl Config {
         })
     }
 
-    /// Reads the environment and the certificates' files as well.
+    /// Also reads the environment and the certificate files.
     pub(super) fn load(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut config = Config::parse(address)?;
         if config.credentials.password.is_none() {
@@ -120,14 +120,14 @@ impl Config {
             _ => None,
         };
         config.certificates = Some(TlsCertificates { client_tls, root_cert: file("cacert")? });
-        // Reports a file that is no certificate now, not at the first call.
+        // Reports a file that is not a certificate now, not at the first call.
         config.client(&config.hosts[0]).map(drop)?;
         Ok(config)
     }
 
     /// A client for one server of the store.
     pub(super) fn client(&self, node: &Node) -> Result<Client> {
-        // RESP3, which all servers since Redis 6 speak, pushes hints on the same connection.
+        // RESP3, which all servers since Redis 6 support, pushes hints on the same connection.
         let settings = RedisConnectionInfo::default().set_db(self.db).set_protocol(ProtocolVersion::RESP3);
         self.build(node, settings, &self.credentials)
     }
@@ -142,7 +142,7 @@ impl Config {
         if let Some(user) = &credentials.user {
             settings = settings.set_username(user);
         }
-        // A user without a password must not become the default user: the driver sends the two together.
+        // A user without a password must not become the default user: the driver sends the user only with a password.
         if let Some(password) = credentials.password.as_deref().or(credentials.user.as_ref().map(|_| "")) {
             settings = settings.set_password(password);
         }

@@ -1,9 +1,9 @@
 //! The connection to the one server that has this namespace: found, and found again after a loss.
 //!
-//! Promise: a write is sent at most once, unless the server answered that it did not run it; every call ends in time.
-//! Non-promise: only what surely was not done is retried, and a read whose connection was gone. The driver's own cluster and
-//! sentinel clients are not used, because they retry by themselves and cannot send `WAIT` on the connection of the write. One
-//! namespace is one slot, so one connection is enough.
+//! Promise: a write is sent at most once, unless the server answered that it did not run it; every call ends in bounded
+//! time. Non-promise: it retries only what certainly was not run, and a read whose connection was lost. The driver's
+//! own cluster and sentinel clients are not used, because they retry by themselves and cannot send `WAIT` on the
+//! connection of the write. One namespace is one slot, so one connection is enough.
 
 use super::config::{Config, Mode, Node};
 use super::error::{Failure, judge};
@@ -20,18 +20,18 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
 
-/// How long one connection may take to be made.
+/// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(3);
 /// How long one answer may take, without the wait for replicas.
 const ANSWER: Duration = Duration::from_secs(4);
-/// How long a whole call may take.
+/// How long a call may take in total.
 const CALL: Duration = Duration::from_secs(10);
 /// How many redirections a call follows.
 const HOPS: usize = 6;
-/// How often a lost connection is reopened while somebody watches.
+/// The interval at which a lost connection is reopened while anything is watched.
 const TENDING: Duration = Duration::from_secs(1);
 
-/// What is asked of the server.
+/// A request to the server.
 pub(super) enum Call<'a> {
     /// A script with its keys and arguments.
     Script { script: &'static Lua, keys: &'a [String], args: &'a [&'a [u8]] },
@@ -40,7 +40,7 @@ pub(super) enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// As it is sent: the script by its digest, or in full where the server does not have it.
+    /// The form that is sent: a script by its digest, or in full where the server does not have it.
     fn command(&self, is_whole: bool) -> Cmd {
         match self {
             Call::Command(command) => command.clone(),
@@ -54,7 +54,7 @@ impl Call<'_> {
     }
 }
 
-/// Whether replicas are waited for.
+/// Whether to wait for replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Confirm {
     /// As the address says.
@@ -81,7 +81,7 @@ pub(super) struct Connections {
     pub(super) config: Config,
     watchers: Arc<Watchers>,
     live: Mutex<Current>,
-    /// Subscriptions change one at a time.
+    /// Held while subscriptions change: one change at a time.
     subscribing: Mutex<()>,
 }
 
@@ -102,7 +102,7 @@ impl Connections {
         })
     }
 
-    /// Asks the server. An error says whether the call may have been carried out.
+    /// Sends a call to the server. An error says whether it may have been carried out.
     pub(super) async fn call(&self, call: Call<'_>, phase: Phase, confirm: Confirm) -> Result<Value> {
         let sent = AtomicBool::new(false);
         timeout(CALL, self.follow(&call, phase, confirm, &sent)).await.unwrap_or_else(|_| {
@@ -128,7 +128,7 @@ impl Connections {
                 Err(Failure::Asked(node)) if self.config.mode == Mode::Cluster => {
                     let next_owner =
                         self.connect(&on_same_host(node, &live)).await.map_err(|t| t.into_error(&self.config.name))?;
-                    // The script in full: a node that is just getting the slot may not have it.
+                    // The script in full: a node that is just receiving the slot may not have it.
                     match self.send(&next_owner, call.command(true), phase, confirm, Some(cmd("ASKING"))).await {
                         Ok(value) => return Ok(value),
                         Err(failure) => failure,
@@ -213,7 +213,7 @@ impl Connections {
         }
     }
 
-    /// The connection, or a new one if it is gone.
+    /// The connection, or a new one if it is lost.
     async fn live(&self) -> Result<Arc<Connection>> {
         let mut found = self.live.lock().await;
         if let Some(live) = found.live.as_ref().filter(|live| !live.is_gone.load(Ordering::SeqCst)) {
@@ -237,7 +237,7 @@ impl Connections {
         Ok(live)
     }
 
-    /// Connects to a server that may be the right one; if it is not, its answer says so.
+    /// Connects to a server that may be the right one. If it is not, its answer says so.
     async fn find(&self, owner: &mut Option<Node>) -> Result<Connection> {
         let mut nodes: Vec<Node> = owner.take().into_iter().collect();
         match &self.config.mode {
@@ -276,7 +276,7 @@ impl Connections {
         }
     }
 
-    /// Where the primary is.
+    /// The primary, according to the sentinels.
     async fn primary(&self, service: &str) -> Result<Node> {
         let found: Option<Node> =
             self.ask_sentinels(cmd("SENTINEL").arg("get-master-addr-by-name").arg(service).take()).await?;
@@ -298,7 +298,7 @@ impl Connections {
         Err(cause.map_or_else(|| self.nobody(), |failure| failure.into_error(&self.config.name)))
     }
 
-    /// Asks one node, such as a replica, on a connection of its own.
+    /// Sends a question to one node, such as a replica, on a connection of its own.
     pub(super) async fn ask_node<T: FromRedisValue>(&self, node: &Node, question: Cmd) -> Result<T> {
         let answer = ask(&self.config.client(node)?, &question).await;
         answer.map_err(|e| judge(e, Phase::Connecting, &self.config.name).into_error(&self.config.name))
@@ -308,14 +308,14 @@ impl Connections {
         Error::new(Kind::Unavailable, format!("{} names no server", self.config.name))
     }
 
-    /// Hints this sender when something is published on the channel. If subscribing fails now, it is retried.
+    /// Gives this sender a hint when something is published on the channel. If subscribing fails now, it is retried.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str, sender: Sender<()>) {
         let _turn = self.subscribing.lock().await;
         let added = self.watchers.add(channel, sender);
         if added.is_untended {
             tokio::spawn(tend(self.watchers.clone(), Arc::downgrade(self)));
         }
-        // Already subscribed to, or will be when the connection is reopened.
+        // Already subscribed, or will be when the connection is reopened.
         if !added.is_first {
             return;
         }
@@ -330,7 +330,7 @@ impl Connections {
         let _ = timeout(CALL, subscribed).await;
     }
 
-    /// Drops channels that nobody watches any more and reopens a lost connection. False if nobody watches.
+    /// Drops channels that nobody watches any more and reopens a lost connection. False if nothing is watched.
     async fn look_after_watches(&self) -> bool {
         let turn = self.subscribing.lock().await;
         let (gone, is_watched) = self.watchers.prune();
@@ -347,7 +347,7 @@ impl Connections {
     }
 }
 
-/// Runs as long as somebody watches.
+/// Runs as long as anything is watched.
 async fn tend(watchers: Arc<Watchers>, connections: Weak<Connections>) {
     loop {
         let _ = timeout(TENDING, watchers.unwanted.notified()).await;

@@ -1,4 +1,4 @@
-//! What the driver's errors mean: the one place that names its type.
+//! The meaning of the driver's errors. This is the one place that names the driver's type.
 
 use super::config::Node;
 use crate::phase::Phase;
@@ -14,18 +14,18 @@ pub(super) enum Failure {
     Moved(Node),
     /// Another node of the cluster is about to get the keys: nothing was run.
     Asked(Node),
-    /// The connection is gone. What was asked may have been done.
+    /// The connection is lost. The call may have been carried out.
     Closed(Error),
-    /// No answer came in time. What was asked may have been done.
+    /// No answer came in time. The call may have been carried out.
     Late(Error),
-    /// Not the right server, or not ready yet: nothing was run.
+    /// The wrong server, or one that is not ready yet: nothing was run.
     Elsewhere(Error),
-    /// The server refused, or answered what cannot be used: asking another one would not help.
+    /// The server refused, or its answer is unusable. Asking another server would not help.
     Refused(Error),
 }
 
 impl Failure {
-    /// The error, where there is nothing else to try.
+    /// The error, if there is nothing else to try.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {
             Failure::Closed(error) | Failure::Late(error) | Failure::Elsewhere(error) | Failure::Refused(error) => {
@@ -56,10 +56,10 @@ const PASSING: &[(&str, &str)] = &[
     (CROWDED, "has too many clients (`maxclients`); try again"),
 ];
 
-/// Those after which another server may be the right one.
+/// The states after which another server may be the right one.
 const ELSEWHERE: &[&str] = &["LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY"];
 
-/// Problems of the set-up, which last until somebody fixes them.
+/// Problems of the setup, which last until somebody fixes them.
 const SET_UP: &[(&str, &str)] = &[
     ("NOAUTH", "wants a password; put it into the url or into REDISCLI_AUTH"),
     ("WRONGPASS", "does not know this user and password; fix the url or REDISCLI_AUTH"),
@@ -76,7 +76,7 @@ const SET_UP: &[(&str, &str)] = &[
     ("certificate", "has a certificate that is not trusted for this name; name its authority's file with `cacert=`"),
 ];
 
-/// The driver's error as ours: what was surely not applied is separated from what may have been.
+/// The driver's error as ours: it separates what was certainly not applied from what may have been.
 pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
         return if error.code() == Some("ASK") { Failure::Asked(node) } else { Failure::Moved(node) };
@@ -85,13 +85,13 @@ pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if code == "NOSCRIPT" {
         return Failure::NoScript;
     }
-    // Older servers wrap the error of a command in a script, so the words may be anywhere.
+    // Older servers wrap the error of a command in a script, so the words may be anywhere in the text.
     let text = format!("{code} {error}");
     let says = |(word, _): &&(&str, &str)| text.contains(word);
     // As text: the driver's error prints its own cause, which would be printed twice.
     let cause = error.to_string().replace('\n', " ");
     let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(cause.clone());
-    // Without a code it is the connection that failed, and a write may have gone through before.
+    // An error without a code is a failure of the connection, and a write may have been applied before.
     let is_unsent = !code.is_empty() || phase == Phase::Connecting;
     if let Some((_, what)) = SET_UP.iter().find(says).filter(|_| is_unsent) {
         return Failure::Refused(made(Kind::Unsupported, what));
@@ -120,7 +120,7 @@ pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if error.is_timeout() { Failure::Late(ours) } else { Failure::Closed(ours) }
 }
 
-/// `host:port`, where an IPv6 host has no brackets.
+/// Parses `host:port`, where an IPv6 host has no brackets.
 fn parse_node(text: &str) -> Option<Node> {
     let (host, port) = text.rsplit_once(':')?;
     Some((host.to_owned(), port.parse().ok()?))

@@ -1,14 +1,15 @@
 //! Records in Redis or Valkey: one server, a cluster, or a primary that sentinels name.
 //!
-//! Promise: one script per operation, run as one step by the server that has the namespace, with that server's own clock
-//! and in one round trip; nothing is read from a replica and nothing ever expires. Non-promise: Redis replicates after it
-//! has answered, and by default writes to its disk once a second. After a failover or a crash an acknowledged epoch may
-//! be issued again (class B), unless the server is set up as `survey` asks for.
+//! Promise: one script per operation, run as one step by the server that has the namespace, with that server's own
+//! clock and in one round trip; nothing is read from a replica and nothing ever expires. Non-promise: Redis replicates
+//! after it has answered, and by default syncs to disk once a second. After a failover or a crash an acknowledged epoch
+//! may be issued again (class B), unless the server is configured as `survey` advises.
 //!
-//! `wait_replicas=N` makes every swap wait for N replicas, in the same round trip; with fewer the answer is *unknown*. A read
-//! then waits as well: otherwise a read-back after an unknown write could rely on what only the primary has.
+//! `wait_replicas=N` makes every swap wait for N replicas, in the same round trip; with fewer, the answer is *unknown*.
+//! A read then waits as well: otherwise a read after an unknown write could rely on what only the primary has.
 //!
-//! A revision is random, not a count: a server that went back in time would give a counted one again, to another value.
+//! A revision is random, not a counter: a server that went back in time would
+//! issue a counter's number again, for another value.
 
 mod config;
 mod connection;
@@ -34,7 +35,7 @@ use std::time::Duration;
 
 /// The largest page: a script blocks all other clients while it runs.
 const MAX_PAGE: usize = 1_000;
-/// A page ends after about so many bytes.
+/// A page ends after about this many bytes.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A store in Redis or Valkey. Clones share one connection.
@@ -50,12 +51,12 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// Refuses an address by its text alone.
+/// Refuses an address, judged by its text alone.
 pub fn check(address: &Address) -> Result<()> {
     Config::parse(address).map(drop)
 }
 
-/// Opens the store. The connection is made by the first call.
+/// Opens the store. The first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<RedisStore> {
     let config = Config::load(address, |name| std::env::var(name).ok())?;
     Ok(RedisStore { connections: Connections::new(config), namespace: namespace.clone() })
@@ -74,7 +75,7 @@ impl RedisStore {
         statements::channel(&self.namespace, key)
     }
 
-    /// Runs a script that writes; its answer is the time, or nil on a mismatch.
+    /// Runs a script that writes. Its answer is the time, or nil on a mismatch.
     async fn change(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
         match self.connections.call(call, Phase::Writing, Confirm::ByReplicas).await? {
             Value::Nil => Ok(Swap::Mismatch),
@@ -106,7 +107,7 @@ impl RedisStore {
         }
     }
 
-    /// The error for an answer that no script of ours gives.
+    /// The error for an answer that none of our scripts gives.
     fn strange(&self, phase: Phase) -> Error {
         let kind = if phase == Phase::Writing { Kind::Indeterminate } else { Kind::Corrupt };
         Error::new(

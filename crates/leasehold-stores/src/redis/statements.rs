@@ -1,11 +1,11 @@
 //! The scripts, one per operation, and the keys that they touch.
 //!
-//! Each namespace has one hash tag, so that a cluster keeps it in one slot. A shelf is a hash from names to records, and
-//! a sorted set of the same names, for listings. A record is its revision, a line feed and the value.
+//! Each namespace has one hash tag, so that a cluster keeps it in one slot. A shelf is a hash from names to records,
+//! and a sorted set of the same names for listings. A record is its revision, a line feed and the value.
 //!
-//! Every script follows two rules. The write that counts is the last command that can fail, so that an error means that nothing
-//! was changed. And every script has a command that writes, even a read, because a replica refuses those: so nothing is ever
-//! read from one. Time is in milliseconds, rounded down.
+//! Every script follows two rules. The write that counts is the last command that can fail, so that an error means that
+//! nothing was changed. And every script has a command that writes, even for a read, because a replica refuses those:
+//! so nothing is ever read from a replica. Time is in milliseconds, rounded down.
 
 use crate::url::Namespace;
 use ::redis::Script;
@@ -32,8 +32,8 @@ impl Lua {
     }
 }
 
-/// KEYS: records. ARGV: name, `1` if the record read shall be replicated once more, so that WAIT waits for it. The same
-/// value is written again: nothing changes but the replication stream.
+/// KEYS: records. ARGV: name; `1` if the record that is read has to be replicated again, so that WAIT waits for it.
+/// Then the same value is written again: only the replication stream changes.
 pub(super) static READ: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')
@@ -46,9 +46,9 @@ return {now, found}"
     ))
 });
 
-/// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
-/// channel or nothing. The answer is nil if the record is another one. What is written is the first write there is: after one
-/// the server would not look at `maxmemory` any more.
+/// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record, channel
+/// or nothing. The answer is nil if the record has another revision. A swap that is applied begins with its own writes:
+/// after any other write the server would not check `maxmemory` any more.
 pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(concat!(
         now!(),
@@ -71,8 +71,8 @@ return now"
     ))
 });
 
-/// KEYS: records, names. ARGV: name, expected revision and line feed, channel. The answer is nil if the record is
-/// another one. The first two lines fail where the last two would.
+/// KEYS: records, names. ARGV: name, expected revision and line feed, channel. The answer is nil if the record has
+/// another revision. The first two lines fail where the last two would.
 pub(super) static ERASE: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')
@@ -89,8 +89,8 @@ return now"
     ))
 });
 
-/// KEYS: records, names. ARGV: the least name as ZRANGEBYLEX spells it, how many, how many bytes. The answer is the
-/// time, `1` if there is more, and names and records in turn.
+/// KEYS: records, names. ARGV: the lower bound of names in ZRANGEBYLEX's notation, how many names, how many bytes. The
+/// answer is the time, `1` if there is more, and names and records in turn.
 pub(super) static LIST: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')

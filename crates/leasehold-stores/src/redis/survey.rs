@@ -1,7 +1,7 @@
-//! The settings that the class rests on.
+//! The settings on which the class depends.
 //!
-//! Promise: class A is reported only if every setting that it needs was seen, on the primary and on each replica. Non-promise:
-//! a replica that is neither connected nor known to sentinels or cluster is not seen.
+//! Promise: class A is reported only if every required setting was read, on the primary and on each replica.
+//! Non-promise: a replica that is neither connected nor known to sentinels or cluster is not seen.
 
 use super::RedisStore;
 use super::config::{Mode, Node};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// The value of a setting that the server does not show.
 const HIDDEN: &str = "cannot be read";
 
-/// What was found, and whether all of it suits class A.
+/// The remarks so far, and whether all of them allow class A.
 struct Findings {
     survey: Survey,
     is_proven: bool,
@@ -73,7 +73,7 @@ async fn memory(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     let (limit, policy) = (config(store, "maxmemory").await?, config(store, "maxmemory-policy").await?);
     let advice = match (limit.as_deref(), policy.as_deref()) {
         (_, Some("noeviction")) | (_, None) => None,
-        // Only keys that expire are evicted, and none of ours does.
+        // Only keys that expire are evicted, and none of ours expires.
         (_, Some(policy)) if policy.starts_with("volatile-") => None,
         (Some("0"), Some(_)) => None,
         _ => Some(
@@ -84,7 +84,7 @@ async fn memory(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Somebody else may have put an expiry on the keys.
+/// Another program may have set an expiry on the keys.
 async fn expiry(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     let key = store.records(Shelf::Lease);
     let left: Option<i64> = permitted(ask(store, cmd("PTTL").arg(&key).take()).await)?;
@@ -99,7 +99,7 @@ async fn expiry(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Whether after a failover an answered write can be missing.
+/// Whether an answered write can be missing after a failover.
 async fn replicas(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     let least = config(store, "min-replicas-to-write").await?;
     findings.survey = std::mem::replace(&mut findings.survey, Survey::plain(Class::B))
@@ -131,7 +131,7 @@ async fn replicas(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// How many replicas the sentinels or the cluster know, those included that are away.
+/// How many replicas the sentinels or the cluster know, including those that are not connected.
 async fn known(store: &RedisStore) -> Result<Option<u64>> {
     match &store.connections.config.mode {
         Mode::Single => Ok(None),
@@ -154,7 +154,7 @@ fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
-/// The replicas that `INFO replication` names.
+/// The replicas in the answer to `INFO replication`.
 fn connected(info: &str) -> Vec<Node> {
     let node = |line: &str| {
         let (name, fields) = line.split_once(':')?;
@@ -173,7 +173,7 @@ fn config_get(setting: &str) -> Cmd {
     cmd("CONFIG").arg("GET").arg(setting).take()
 }
 
-/// A setting, or nothing if this user may not read it.
+/// A setting; none if this user may not read it.
 async fn config(store: &RedisStore, setting: &str) -> Result<Option<String>> {
     let found: Option<BTreeMap<String, String>> = permitted(ask(store, config_get(setting)).await)?;
     Ok(found.and_then(|found| value(found, setting)))
@@ -190,7 +190,7 @@ async fn ask<T: FromRedisValue>(store: &RedisStore, command: Cmd) -> Result<T> {
     })
 }
 
-/// Managed servers hide their settings: that is no error here.
+/// Managed servers hide their settings: that is not an error here.
 fn permitted<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),

@@ -21,16 +21,16 @@ struct Watches {
     is_tended: bool,
 }
 
-/// What is to be done for a new watch.
+/// What has to be done for a new watch.
 pub(super) struct Added {
-    /// Nobody watches the channel yet: it must be subscribed to.
+    /// This is the channel's first watch: the channel must be subscribed to.
     pub(super) is_first: bool,
     /// A task must be started that maintains the connection.
     pub(super) is_untended: bool,
 }
 
 impl Watchers {
-    /// Adds a watch.
+    /// Adds a watch; returns what its caller has to do.
     pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> Added {
         let mut watches = self.watches.lock();
         let senders = watches.by_channel.entry(channel.to_owned()).or_default();
@@ -44,8 +44,8 @@ impl Watchers {
         self.watches.lock().by_channel.keys().cloned().collect()
     }
 
-    /// Removes dropped watches; returns the channels that nobody watches now, and whether any is left. If none is, the task that
-    /// maintains the connection must end.
+    /// Removes dropped watches. Returns the channels that nobody watches now, and whether any watch is left. If none
+    /// is, the task that maintains the connection must end.
     pub(super) fn prune(&self) -> (Vec<String>, bool) {
         let mut watches = self.watches.lock();
         let mut gone = Vec::new();
@@ -60,10 +60,10 @@ impl Watchers {
         (gone, watches.is_tended)
     }
 
-    /// Hints everybody: something may have been missed.
+    /// Gives every watch a hint: something may have been missed.
     pub(super) fn hint_all(&self) {
         for sender in self.watches.lock().by_channel.values().flatten() {
-            // If it is full, a hint is pending already.
+            // If it is full, a hint is already pending.
             let _ = sender.try_send(());
         }
     }

@@ -1,6 +1,6 @@
 //! Where a server is, and with which key: from the URL, and otherwise from the environment.
 //!
-//! Promise: a key is sent over TLS, or to this machine, and nowhere else. Non-promise: nothing is connected here.
+//! Promise: a key is sent over TLS, or to this machine, and nowhere else. Non-promise: it makes no connection.
 
 use crate::http::client::CA;
 use crate::url::{Address, Secret, is_loopback};
@@ -11,10 +11,10 @@ use std::sync::{PoisonError, RwLock};
 const PLAIN: &str = "leasehold+http";
 const KEY: &str = "LEASEHOLD_KEY";
 const KEY_FILE: &str = "LEASEHOLD_KEY_FILE";
-/// The longest file of a key.
+/// The largest file of a key, in bytes.
 const MAX_KEY_BYTES: u64 = 4096;
 
-/// One server.
+/// One server of the URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     /// `https://host:port/prefix`
@@ -23,7 +23,7 @@ pub(super) struct Endpoint {
     pub(super) place: String,
 }
 
-/// Refuses an address that no server can have.
+/// Refuses an address that cannot be a server's.
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(&[CA])?;
     if address.hosts.is_empty() {
@@ -49,7 +49,8 @@ pub(super) fn endpoints(address: &Address) -> Vec<Endpoint> {
     address.hosts.iter().map(|host| endpoint(host.authority(port))).collect()
 }
 
-/// A key, and the file that it is from. One that is rotated, or lasts for minutes only, is written there again.
+/// A key, and the file that it was read from. If a key is rotated, or lasts
+/// only minutes, the new one is written to the same file.
 #[derive(Debug)]
 pub(super) struct KeySource {
     key: RwLock<Secret>,
@@ -83,7 +84,7 @@ impl KeySource {
         self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the file again, because this key was refused; says whether there is another one now.
+    /// Reads the file again, because this key was refused. Returns whether the key has changed.
     pub(super) fn is_replaced(&self, refused: &Secret) -> bool {
         let now = self.file.as_deref().and_then(|file| key_in(file).ok());
         if let Some(now) = now.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()) {
@@ -99,7 +100,7 @@ fn key_in(path: &str) -> Result<String> {
         let message = format!("cannot use the key in `{}` (from {KEY_FILE}): {what}", printable(path));
         Error::new(Kind::Unsupported, message)
     };
-    // A pipe or a device would have no end.
+    // A pipe or a device would never end.
     let about = std::fs::metadata(path).map_err(|e| refuse("the file cannot be read").with_source(e))?;
     if !about.is_file() || about.len() > MAX_KEY_BYTES {
         return Err(refuse("it is not a small file"));
@@ -176,7 +177,7 @@ mod tests {
         std::fs::write(&file, "lh_w_new\n").unwrap();
         assert!(source.is_replaced(&old));
         assert_eq!(source.key().reveal(), "lh_w_new");
-        // Another call was refused with the old one, too: it is sent again as well.
+        // Another call was refused with the old key, too: it is sent again as well.
         assert!(source.is_replaced(&old));
         std::fs::remove_file(&file).unwrap();
         assert!(!source.is_replaced(&source.key()), "a file that is gone leaves the key as it was");

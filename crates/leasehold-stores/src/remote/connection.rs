@@ -1,7 +1,8 @@
-//! The servers behind one URL: which one is asked, and what happens when it is away.
+//! The servers behind one URL: which one is asked, and what happens when it is unreachable.
 //!
-//! Promise: a read tries the next server when one is away; a write does so only when it surely was not carried out. What got no
-//! answer is *unknown*. Non-promise: nothing here balances load; the server that answered last is asked again.
+//! Promise: a read tries the next server when one is unreachable; a write does so only
+//! when it certainly was not carried out. A write without an answer is *unknown*.
+//! Non-promise: nothing here balances load; the server that answered last is asked again.
 
 use super::config::{Endpoint, KeySource};
 use crate::http::client::untimed;
@@ -17,26 +18,26 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long one of several servers is waited for at first. Each time that no answer comes it is waited for a second longer, up
-/// to [`MOST_PATIENCE`]: then it is the store that is slow.
+/// How long to wait for one of several servers at first. Each time that no answer comes, the wait becomes a second
+/// longer, up to [`MOST_PATIENCE`]: then it is the store that is slow.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// See [`PATIENCE`].
+/// The longest wait: see [`PATIENCE`].
 const MOST_PATIENCE: Duration = Duration::from_secs(6);
 
-/// Kinds of problems of a server that did not even look at the request.
+/// The kinds of problems that a server reports without having looked at the request.
 const OVERLOAD: &[&str] = &["overloaded", "too_many_requests", "ending"];
 
 /// The servers of one URL, and the key for them.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// None for those who ask for one.
+    /// None for a client that is about to get its key.
     pub(super) key: Option<KeySource>,
     pub(super) endpoints: Vec<Endpoint>,
-    /// Below each server's base: `/v1/ns/NAMESPACE`.
+    /// The path below each server's base: `/v1/ns/NAMESPACE`.
     pub(super) path: String,
-    /// The one that answered last.
+    /// The index of the server that answered last.
     good: AtomicUsize,
-    /// How many calls in a row got no answer in time: of reads, and of writes, which may be slower.
+    /// How many calls in a row got no answer in time: reads, and writes, which may be slower.
     unanswered: [AtomicU32; 2],
 }
 
@@ -52,12 +53,12 @@ impl Connection {
         }
     }
 
-    /// The server that answered last.
+    /// The index of the server that answered last.
     pub(super) fn good(&self) -> usize {
         self.good.load(Ordering::Relaxed) % self.endpoints.len()
     }
 
-    /// Turns away from a server that gave no answer: the next call asks another.
+    /// Turns away from a server that did not answer: the next call asks another.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1) % self.endpoints.len();
         let _ = self.good.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -76,17 +77,17 @@ impl Connection {
         self.key.as_ref().map(KeySource::key)
     }
 
-    /// Whether a key that was refused has been replaced in its file since.
+    /// Whether a refused key has been replaced in its file since.
     fn has_another_key(&self, refused: Option<&Secret>) -> bool {
         matches!((&self.key, refused), (Some(source), Some(refused)) if source.is_replaced(refused))
     }
 
-    /// What the server says of itself.
+    /// Sends a read without parameters.
     pub(super) async fn get<T: DeserializeOwned>(&self, operation: &str) -> Result<T> {
         self.try_each(Phase::Reading, |index| self.request(index, Method::GET, operation)).await
     }
 
-    /// Asks one thing, of one server after the other where that is safe.
+    /// Sends a request, to one server after the other where that is safe.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         operation: &str,
@@ -107,7 +108,7 @@ impl Connection {
             let index = (first + turn) % count;
             let key = self.key();
             let mut answer = self.ask(index, phase, request(index)).await;
-            // Refused by its key, so surely not carried out.
+            // Refused because of its key, so certainly not carried out.
             if matches!(&answer, Err(Refused { status: Some(401), .. })) && self.has_another_key(key.as_ref()) {
                 answer = self.ask(index, phase, request(index)).await;
             }
@@ -116,7 +117,7 @@ impl Connection {
                     self.good.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                // Surely not carried out: another server may reach the store, or not be overloaded.
+                // Certainly not carried out: another server may reach the store, or not be overloaded.
                 Err(error) if error.kind() == Kind::Unavailable => {
                     self.leave(index);
                     failed.get_or_insert(error);
@@ -152,7 +153,7 @@ impl Connection {
                     let message = format!("{place} did not answer within {} s", patience.as_secs());
                     Err(Error::new(phase.unanswered(), message))
                 })?;
-                // An answer that came later shows that the patience is still needed.
+                // An answer that came later shows that the longer wait is still needed.
                 if clock::now().saturating_since(asked) < PATIENCE {
                     unanswered.store(0, Ordering::Relaxed);
                 }
@@ -170,10 +171,10 @@ impl Connection {
     }
 }
 
-/// Why one server did not do as asked.
+/// Why one server did not do what was requested.
 struct Refused {
     error: Error,
-    /// What it answered, if it did.
+    /// The status of its answer, if it answered.
     status: Option<u16>,
 }
 
@@ -183,7 +184,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// What a status other than 200 means. A server says by its kind of error whether anything was carried out.
+/// The meaning of a status other than 200. A server's error kind says whether anything was carried out.
 pub(super) fn refused(place: &str, status: u16, body: &[u8], phase: Phase) -> Error {
     let Ok(Problem { detail, kind, held_epoch, seen_epoch, .. }) = serde_json::from_slice::<Problem>(body) else {
         let (kind, what) = match status {
@@ -198,7 +199,7 @@ pub(super) fn refused(place: &str, status: u16, body: &[u8], phase: Phase) -> Er
     let detail = Why::lossy(&detail, "it does not say why");
     let kind = match Kind::named(&kind) {
         None if OVERLOAD.contains(&kind.as_str()) => Kind::Unavailable,
-        // A read changes nothing, whatever became of it.
+        // A read changes nothing, whether it was carried out or not.
         Some(Kind::Indeterminate) => phase.unanswered(),
         Some(kind) => kind,
         None if status < 500 => Kind::Unsupported,

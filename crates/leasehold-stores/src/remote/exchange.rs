@@ -1,4 +1,4 @@
-//! From a token of an OIDC issuer to a key of the server.
+//! Exchanges a token of an OIDC issuer for a key of the server.
 
 use super::config;
 use super::connection::Connection;
@@ -9,26 +9,26 @@ use leasehold_core::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A key that a server has made for a token.
+/// A key that a server has created for a token.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ExchangedKey {
     /// The key itself.
     pub key: String,
-    /// Its public name.
+    /// Its public name, by which it is listed and revoked.
     pub id: String,
-    /// What people call it: the subject of the token.
+    /// The key's label for people: the subject of the token.
     pub label: String,
-    /// The namespace that it is for; `*` is every one.
+    /// The namespace that it is for; `*` means all.
     pub namespace: String,
-    /// The patterns of names that it is for.
+    /// The name patterns that it is for.
     pub names: Vec<String>,
-    /// What it allows.
+    /// What it allows, such as `hold`.
     pub allows: Vec<String>,
-    /// From when on it counts no more, by the store's clock.
+    /// When it expires, by the store's clock.
     pub expires: Instant,
 }
 
-/// A time of the store's clock.
+/// A time by the store's clock.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Instant {
     /// In RFC 3339.
@@ -43,7 +43,7 @@ impl fmt::Debug for ExchangedKey {
     }
 }
 
-/// Has a server make a key for whoever bears this token. Asked twice, it makes two.
+/// Requests a key from a server for the bearer of this token. Each request creates another key.
 pub async fn exchange(url: &StoreUrl, token: &str) -> Result<ExchangedKey> {
     #[derive(Serialize)]
     struct Exchanging<'a> {
@@ -56,6 +56,6 @@ pub async fn exchange(url: &StoreUrl, token: &str) -> Result<ExchangedKey> {
     };
     config::check(address)?;
     let connection = Connection::new(client(address)?, None, config::endpoints(address), "/v1".to_owned());
-    // A key that nobody was shown ends by itself, so asking another server is safe.
+    // A key that was never received expires by itself, so asking another server is safe.
     connection.post("/exchange", &Exchanging { token }, Phase::Reading).await
 }

@@ -1,4 +1,4 @@
-//! The keys of a server, for whoever has one that allows `admin`.
+//! The keys of a server, for a client whose own key allows `admin`.
 
 use super::config;
 use super::connection::Connection;
@@ -9,7 +9,7 @@ use leasehold_core::Result;
 use serde_json::Value;
 use std::fmt;
 
-/// Asks a server about its keys. What is asked and answered is the HTTP API's: docs/api.md describes it.
+/// Manages a server's keys. Requests and answers are those of the HTTP API, described in docs/api.md.
 pub struct RemoteKeys {
     connection: Connection,
 }
@@ -21,7 +21,7 @@ impl fmt::Debug for RemoteKeys {
 }
 
 impl RemoteKeys {
-    /// Those of the server that this URL names; none if it names a store.
+    /// The keys of the server at this URL; none if it is the URL of a store.
     pub fn of(url: &StoreUrl) -> Result<Option<Self>> {
         let is_server = |scheme: &str| scheme == "leasehold" || scheme == "leasehold+http";
         let Some(address) = url.address().filter(|address| is_server(&address.scheme)) else { return Ok(None) };
@@ -33,13 +33,13 @@ impl RemoteKeys {
         }))
     }
 
-    /// A page of keys, from just after this id on.
+    /// A page of keys, beginning after this cursor.
     pub async fn page(&self, cursor: Option<&str>) -> Result<Value> {
         let cursor = cursor.map(|cursor| format!("?cursor={cursor}")).unwrap_or_default();
         self.connection.get(&cursor).await
     }
 
-    /// Asks for a change: of no key in particular, or of one, as in `/k3m7q2xa/revoke`.
+    /// Requests a change. The path is empty for all keys, or names one, as in `/k3m7q2xa/revoke`.
     pub async fn change(&self, path: &str, body: &Value) -> Result<Value> {
         self.connection.post(path, body, Phase::Writing).await
     }

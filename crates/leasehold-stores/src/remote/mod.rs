@@ -1,12 +1,13 @@
-//! A Leasehold server, for those who must not hold the store's password.
+//! A Leasehold server, for clients that must not have the store's password.
 //!
-//! Promise: a change is sent as the verb that it comes from ([`leasehold_core::store::Verb`]), never as bytes: the server decides
-//! on the record that it has, at its store's time, and writes what it decided. So a client can choose no epoch and write no
-//! record of a lease, an item or a fence. Lost answers, trust windows and waiting are what they are over a store. Non-promise:
-//! counters, journals, kept output and definitions of jobs are sent whole; they decide nothing.
+//! Promise: a change is sent as its verb ([`leasehold_core::store::Verb`]), never as bytes: the server decides on the
+//! record that it has, at its store's time, and writes what it decided. So a client can neither choose an epoch nor
+//! write a record of a lease, an item or a fence. Lost answers, trust windows and waiting work as with a store.
+//! Non-promise: counters, journals, kept output and definitions of jobs are sent whole; they decide nothing.
 //!
-//! `leasehold://host/namespace`, with several hosts separated by commas, tried in turn; `leasehold+http` only to a loopback
-//! address. The key is in `LEASEHOLD_KEY`, in the file that `LEASEHOLD_KEY_FILE` names, or the password part of the URL.
+//! `leasehold://host/namespace`, with several hosts separated by commas, tried in
+//! turn; `leasehold+http` only to a loopback address. The key is in `LEASEHOLD_KEY`,
+//! in the file that `LEASEHOLD_KEY_FILE` names, or the password in the URL.
 
 mod config;
 mod connection;
@@ -31,9 +32,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
-/// Without a sign of life for longer than this, a watch is dead.
+/// A watch without a sign of life for longer than this is dead.
 const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
-/// Between two attempts to listen.
+/// The pause between two attempts to watch.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The client of a server. Clones share their connections.
@@ -49,12 +50,12 @@ impl fmt::Debug for RemoteStore {
     }
 }
 
-/// Refuses an address that no server can have.
+/// Refuses an address that cannot be a server's.
 pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// Asks a server what it and its store can do.
+/// Connects, and asks a server what it and its store can do.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<RemoteStore> {
     check(address)?;
     let key = config::KeySource::find(address, |name| std::env::var(name).ok())?;
@@ -105,7 +106,7 @@ impl Store for RemoteStore {
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities)?;
         let change = wire::Change::of(change)?;
-        // What holders ask for has an address of its own: a busy server serves it before everything else.
+        // Holders' requests have a path of their own: a busy server serves it before everything else.
         let address = if change.verb.needs_a_claim() { "/records/hold" } else { "/records/change" };
         let changed: wire::Changed = self.connection.post(address, &change, Phase::Writing).await?;
         Ok(changed.into())
@@ -116,7 +117,7 @@ impl Store for RemoteStore {
         let mut listing = wire::Listing { shelf, after, continued_from: None, skip, limit };
         loop {
             let page: wire::Page = self.connection.post("/records/list", &listing, Phase::Reading).await?;
-            // What the key is not for is left out, so a page may be empty before the end.
+            // Names that the key may not see are left out, so a page may be empty before the end.
             if let (true, Some(last)) = (page.entries.is_empty() && page.more, page.continued_from) {
                 (listing.continued_from, listing.skip) = (Some(last), 0);
                 continue;
@@ -126,7 +127,7 @@ impl Store for RemoteStore {
         }
     }
 
-    /// A stream from a server, opened again, at another one if there is one, when it ends.
+    /// A stream from a server. When it ends, it is opened again, at another server if there is one.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
         let (store, record) = (self.clone(), wire::Record::from(key));
@@ -142,7 +143,7 @@ impl Store for RemoteStore {
                     () = sender.closed() => return,
                     () = tokio::time::sleep(PAUSE) => {}
                 }
-                // What changed meanwhile gave no hint.
+                // Changes meanwhile gave no hint.
                 let _ = sender.try_send(());
             }
         });

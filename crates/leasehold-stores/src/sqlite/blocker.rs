@@ -1,4 +1,4 @@
-//! The process that has a database locked, and keeps everybody else from writing.
+//! The process that has a database locked, and keeps all others from writing.
 
 use leasehold_system::locks::{self, Owner, State, Told};
 use std::ffi::OsString;
@@ -7,8 +7,8 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// The bytes of the `-shm` file that are locked by the writer, while the index is rebuilt, and by the first process that opens
-/// the file (SQLite's `walLockExclusive` and `unixLockSharedMemory`).
+/// The bytes of the `-shm` file that are locked by the writer, while the index is rebuilt, and by the first process
+/// that opens the file (SQLite's `walLockExclusive` and `unixLockSharedMemory`).
 const INDEX_BYTES: [RangeInclusive<u64>; 3] = [120..=120, 122..=122, 128..=128];
 /// The bytes of the database that are locked while it is switched to WAL, or closed by its last user.
 const DATABASE_BYTES: [RangeInclusive<u64>; 1] = [0x4000_0000..=0x4000_01ff];
@@ -27,8 +27,8 @@ pub fn blocker(path: &Path) -> Option<Blocker> {
     Some(Blocker { owner, path: path.to_owned() })
 }
 
-/// Asks the kernel which process has this database locked, for when [`blocker`] sees none. Call it only in a separate process
-/// that never opens the database: the caller's own locks would be dropped.
+/// Asks the kernel which process has this database locked, for when [`blocker`] sees none. Call it only in a separate
+/// process that never opens the database: the caller's own locks would be dropped.
 pub fn ask(path: &Path) -> io::Result<Told> {
     let (file, index) = files(path)?;
     match locks::ask(&index, &INDEX_BYTES)? {
@@ -46,13 +46,13 @@ fn files(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
 }
 
 impl Blocker {
-    /// Kills the process, if it is stopped in the middle of its write, belongs to this user and runs this very program. Says
-    /// whether it did. What it was writing is not written.
+    /// Kills the process, if it is stopped during its write, belongs to this user and runs this program. Returns
+    /// whether it did. The interrupted write is lost.
     pub fn end_if_stopped(&self) -> bool {
         self.owner.end_if_stopped(|| blocker(&self.path).as_ref() == Some(self))
     }
 
-    /// Its process number.
+    /// Its process id.
     pub fn pid(&self) -> i32 {
         self.owner.pid()
     }

@@ -1,8 +1,8 @@
 //! Changes: what a swap or an erasure writes, and how several are made durable at once.
 //!
-//! Promise: each change is done whole or not at all, and is answered after it is durable. Changes that wait at the same time
-//! share one transaction, and so one fsync. If that fails before the commit, each is tried on its own, so that no change fails
-//! because of another. Non-promise: concurrent changes have no order.
+//! Promise: each change is made completely or not at all, and is answered after it is durable. Changes that wait at the
+//! same time share one transaction, and so one fsync. If that fails before the commit, each is tried on its own, so
+//! that no change fails because of another. Non-promise: concurrent changes have no order.
 
 use super::statements::{Database, failed, now};
 use crate::phase::Phase;
@@ -20,11 +20,11 @@ const REVISION: &str = "SELECT revision FROM record WHERE shelf = ?1 AND name = 
 /// A change to be made.
 pub(super) struct Pending {
     pub(super) key: Key,
-    /// The revision that it must have; none if it must not be there.
+    /// The revision that the record must have; none if it must not exist.
     pub(super) expected: Option<i64>,
-    /// Its value and revision then; none if it is to be erased.
+    /// The new value and revision; none if the record is to be erased.
     pub(super) next: Option<(Vec<u8>, i64)>,
-    /// What is erased and what is added along with it.
+    /// Another record to erase, and one to add, in the same step.
     pub(super) erased: Option<Key>,
     pub(super) put: Option<(Key, Vec<u8>)>,
 }
@@ -45,7 +45,7 @@ impl Pending {
 }
 
 impl Database {
-    /// Makes all changes that can be made; returns an answer for each, in the same order.
+    /// Makes all changes that can be made. Returns an answer for each, in the same order.
     pub(super) fn make(&self, changes: &[Pending]) -> Vec<Result<Swap>> {
         let _inside = critical::enter();
         match changes {
@@ -105,7 +105,7 @@ impl Database {
         Ok(change.answer(is_written, now))
     }
 
-    /// Writes it, inside the caller's transaction.
+    /// Writes the change, inside the caller's transaction.
     fn write(&self, change: &Pending) -> rusqlite::Result<bool> {
         let Pending { key, expected, next, erased, put } = change;
         let run = |sql: &str, key: &Key, more: &[&dyn ToSql]| {
@@ -132,5 +132,5 @@ impl Database {
     }
 }
 
-/// Several changes were not made together.
+/// The changes were not made together.
 struct Undone;

@@ -21,27 +21,27 @@ use std::time::Duration;
 const APPLICATION_ID: i32 = 0x4c48_4c44;
 /// The layout that this version reads and writes.
 const FORMAT: i32 = 1;
-/// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
-/// is kept short.
+/// The log's length, in pages, at which a writer copies it into the file. The
+/// first process that opens the file reads the log, so it is kept short.
 const CHECKPOINT_PAGES: i64 = 192;
-/// A new file's page holds most records, so that each is written in one page.
+/// Most records fit into one page of a new file, so that each is written in one page.
 const PAGE_BYTES: i64 = 4096;
 
-/// With row numbers: a table without them moves values of more than a quarter of a page to pages of their own.
+/// With row ids: a table without them moves values of more than a quarter of a page to pages of their own.
 const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
     shelf TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (shelf, name))";
 
-/// About how long a writer waits for another, at first and at most. The wait doubles with every attempt, so that the more
-/// writers there are, the less often each tries. A try takes several system calls: with 64 processes and at most 4 ms, each
-/// tried 114 times for one write, which used more processor time than the writes.
+/// About how long a writer waits for another, at first and at most. The wait doubles with every attempt, so that the
+/// more writers there are, the less often each tries. A try takes several system calls: with 64 processes and at most 4
+/// ms, each tried 114 times for one write, which took more processor time than the writes.
 const FIRST_WAIT: Duration = Duration::from_micros(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(32);
-/// Between two attempts to set up a new file while others do so too.
+/// The pause between two attempts to set up a new file while other processes do so too.
 const SETUP_PAUSE: Duration = Duration::from_millis(20);
 
 impl Database {
-    /// Opens the file, and creates it if it is missing and its folder is there.
+    /// Opens the file, and creates it if it is missing and its folder exists.
     pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Self> {
         prepare_folder(&path)?;
         create_if_missing(&path)?;
@@ -62,7 +62,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Sets up a new file; for any other, only checks that it is ours.
+    /// Sets up a new file. For any other, it only checks that it is ours.
     fn set_up(&self) -> Result<()> {
         let give_up = clock::now() + BUSY;
         loop {
@@ -102,7 +102,7 @@ impl Database {
         }
         let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
         if mode != "wal" {
-            // Has an effect on an empty file only.
+            // This affects only an empty file.
             db.pragma_update(None, "page_size", PAGE_BYTES)?;
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             if mode != "wal" {
@@ -128,8 +128,8 @@ thread_local! {
     static WAITING_SINCE: Cell<Moment> = Cell::new(clock::now());
 }
 
-/// Waits for another connection's write; returns whether to keep waiting. SQLite's own waits grow to a tenth of a second, a
-/// hundred times as long as a write takes: with many writers, most of the time nobody would write.
+/// Waits for another connection's write; returns whether to keep waiting. SQLite's own waits grow to a tenth of a
+/// second, a hundred times as long as a write takes: with many writers, most of the time nobody would write.
 fn wait(so_far: i32) -> bool {
     let now = clock::now();
     if so_far == 0 {
@@ -138,7 +138,7 @@ fn wait(so_far: i32) -> bool {
     let longest = FIRST_WAIT.saturating_mul(1 << so_far.clamp(0, 10)).min(LONGEST_WAIT);
     let share = (Nonce::random().as_u128() & 0xff) as u32;
     std::thread::sleep(longest * (64 + share) / 320);
-    // A waiter has nothing locked that others wait for. The time for which the process is stopped does not count.
+    // A waiter holds no lock that others wait for. The time for which the process is stopped does not count.
     if critical::let_pause_pass() {
         WAITING_SINCE.set(clock::now());
         return true;
@@ -154,7 +154,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // Plans must not depend on bound values: otherwise SQLite prepares a cached statement again for every key.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // On macOS a plain fsync stops at the drive's cache; elsewhere these do nothing.
+    // On macOS a plain fsync stops at the drive's cache. Elsewhere these settings do nothing.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
@@ -190,9 +190,9 @@ fn prepare_folder(path: &Path) -> Result<()> {
 
 /// Creates the file, for this user only, if it is missing. To SQLite an empty file is a new database.
 ///
-/// The file gets its name after it was closed: closing any descriptor of a database drops all locks that this process has on
-/// it, and another connection may have some. It gets the name by a rename, so that it never has two names: a process that is
-/// killed between link and unlink would leave a file that is refused.
+/// The file gets its name after it was closed: closing any descriptor of a database drops all locks that this process
+/// has on it, and another connection may have some. It is renamed, not linked, so that it never has two names: a
+/// process that is killed between link and unlink would leave a file that is refused.
 fn create_if_missing(path: &Path) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(());
@@ -206,8 +206,8 @@ fn create_if_missing(path: &Path) -> Result<()> {
         let _ = std::fs::remove_file(&fresh);
     }
     match named {
-        // Not every file system can (ZFS before 2.2). SQLite itself closes a file only when that drops nobody's locks; for
-        // a moment it is readable for others, and empty.
+        // Not every file system can (ZFS before 2.2). SQLite itself closes a file only if no locks are dropped by that.
+        // For a moment the file is readable for others, and empty.
         Err(e) if e.kind() == io::ErrorKind::Unsupported => {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
             Connection::open_with_flags(path, flags).map_err(|e| failed(e, Phase::Connecting, path))?;

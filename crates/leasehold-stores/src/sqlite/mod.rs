@@ -1,15 +1,15 @@
 //! Records in one SQLite file, for the processes of one machine.
 //!
-//! Promise: one statement per swap, one fsync per commit (WAL, `synchronous=FULL`), so an answered swap survives a power
-//! cut; any number of processes may open, create and use the file at once. Non-promise: it does not work on network file
-//! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock: there is only
-//! one machine. A process that is stopped in the middle of a write blocks every other: a program whose users may stop it
-//! handles the signal and takes a [pause](leasehold_system::critical::pause) first, as the command does; what cannot be
-//! handled is found out by [`blocker()`].
+//! Promise: one statement per swap, one fsync per commit (WAL, `synchronous=FULL`), so an answered swap survives a
+//! power failure; any number of processes may open, create and use the file at once. Non-promise: it does not work on
+//! network file systems (WAL needs shared memory) and refuses them instead of trying. Its clock is the machine's wall
+//! clock, because there is only one machine. A process that is stopped during a write blocks all others. A program
+//! whose users may stop it should handle the signal and take a [pause](leasehold_system::critical::pause) first, as the
+//! command does. For signals that cannot be handled, [`blocker()`] finds the process.
 //!
-//! Every write has a random revision, so none ever comes back, not even where a copy of the file was put back. A
-//! short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the log does.
-//! The log's name follows from the file's, so a file with two names would have two logs: such a file is refused.
+//! Every write has a random revision, so none is used twice, even if a copy of the file was restored. A short-lived
+//! process does not checkpoint when it ends, which would cost two more fsyncs; the process that fills the log does. The
+//! log's name follows from the file's, so a file with two names would have two logs: such a file is refused.
 
 mod blocker;
 mod commit;
@@ -36,13 +36,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// When hints follow a write to the log.
+/// The pauses between a write to the log and its hints.
 const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
 
-/// How many changes share a commit at most.
+/// The most changes that share a commit.
 const MOST_TOGETHER: usize = 64;
 
-/// A store in one SQLite file. All handles of a process share one connection: several would only wait for each other, asleep.
+/// A store in one SQLite file. All handles of a process share one connection: several would only wait for each other.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -56,7 +56,7 @@ impl fmt::Debug for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, and creates it if it is missing and its folder is there.
+    /// Opens the file, and creates it if it is missing and its folder exists.
     pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
         let path: Arc<Path> = path.into();
         let (opened, namespace) = (path.clone(), namespace.clone());
@@ -84,7 +84,7 @@ impl SqliteStore {
             database = self.shared.database.clone().lock_owned() => database,
         };
         let pending = self.shared.take_pending();
-        // Continues when the caller is dropped: a swap is done or not, never half.
+        // Continues if the caller is dropped: a swap is carried out completely or not at all.
         tokio::task::spawn_blocking(move || {
             // Changes whose callers were dropped are not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
@@ -100,7 +100,8 @@ impl SqliteStore {
     }
 }
 
-/// Runs blocking work off the runtime. It continues when the caller is dropped: a swap is done or not, never half.
+/// Runs blocking work off the runtime. It continues if the caller is dropped: a
+/// swap is carried out completely or not at all.
 async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
         let kind = phase.unanswered();
@@ -124,7 +125,8 @@ impl Store for SqliteStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        // A read is a few pages, mostly in memory, and waits for no writer: cheaper here than on another thread.
+        // A read is a few pages, mostly in memory, and waits for no writer:
+        // that is cheaper here than on another thread.
         if let Ok(database) = self.shared.database.try_lock() {
             return database.read(key);
         }
@@ -162,8 +164,8 @@ impl Store for SqliteStore {
                     () = sender.closed() => return,
                     changed = log.changed() => if changed.is_err() { return },
                 }
-                // The log is written before the commit can be seen, by as long as its fsync takes: hint once it is
-                // most likely done, and once more in case it was not.
+                // The log is written before the commit becomes visible, by as long as its fsync takes. So hint when it
+                // is most likely done, and once more in case it was not.
                 for pause in HINTS_AFTER {
                     tokio::time::sleep(pause).await;
                     let _ = sender.try_send(());

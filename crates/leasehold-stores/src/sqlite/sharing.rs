@@ -1,7 +1,8 @@
-//! The connections of this process, shared by all who open the same file for the same namespace.
+//! The connections of this process, shared by all handles of the same file and namespace.
 //!
-//! Promise: two handles share one connection if and only if their path leads to the same file now. It is closed when the last
-//! of them is dropped. Non-promise: two that open a file at the same moment may get one each, which does no harm.
+//! Promise: two handles share one connection if and only if their paths now lead
+//! to the same file. It is closed when the last handle is dropped. Non-promise:
+//! two that open a file at the same moment may get one each, which does no harm.
 
 use super::commit::Pending;
 use super::statements::Database;
@@ -22,7 +23,7 @@ pub(super) struct Shared {
     pending: PlainMutex<Vec<Waiting>>,
 }
 
-/// A change that was not begun, and where its answer goes.
+/// A change that was not begun, and where to send its answer.
 pub(super) struct Waiting {
     pub(super) change: Pending,
     pub(super) tell: oneshot::Sender<Result<Swap>>,

@@ -1,4 +1,4 @@
-//! The open database: its statements, and what its errors mean.
+//! The open database: its statements, and the meaning of its errors.
 
 use super::blocker::blocker;
 use crate::phase::Phase;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// How long a call waits for other processes' writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-/// The file, its log and the log's index, and what SQLite needs besides.
+/// How many files must be available: the database, its log, the log's index, and some that SQLite needs besides.
 const FILES_OF_A_DATABASE: usize = 8;
 const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
 const LIST: &str = "SELECT name, revision, value FROM record
@@ -30,7 +30,8 @@ pub(super) struct Database {
     pub(super) namespace: Namespace,
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
-    /// Set while it is closed, which takes locks too. The last field, so that it is dropped after the connection.
+    /// Set while the connection is closed, which takes locks too. The last
+    /// field, so that it is dropped after the connection.
     pub(super) closing: Option<critical::Inside>,
 }
 
@@ -44,7 +45,7 @@ impl Database {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
         self.in_place()?;
         let read = || {
-            // Taken before the read: if this process slept in between, a tenure does not look expired.
+            // Taken before the read: if this process was suspended in between, a tenure does not look expired.
             let now = now();
             let _inside = critical::enter();
             let mut statement = self.connection.prepare_cached(READ)?;
@@ -75,7 +76,8 @@ impl Database {
         refuse(&self.path, SecondName::by_link(&self.in_place()?))
     }
 
-    /// The file that is open, if it is still where it was: what is read from one that was moved or replaced is old.
+    /// The metadata of the open file, if it is still at its path. What is read
+    /// from a file that was moved or replaced is stale.
     fn in_place(&self) -> Result<Metadata> {
         let place = self.path.display();
         match std::fs::metadata(&self.path) {
@@ -112,15 +114,15 @@ impl Database {
     }
 }
 
-/// Refuses a file that has a second name: SQLite names the log after the file, so under each name leases would be granted
-/// that are held under the other.
+/// Refuses a file that has a second name: SQLite names the log after the file,
+/// so under each name leases would be granted that are held under the other.
 pub(super) fn refuse(path: &Path, second: Option<SecondName>) -> Result<()> {
     let Some(second) = second else { return Ok(()) };
     let message = format!("nothing was changed, leases would be granted twice: {}", second.advice(path));
     Err(Error::new(Kind::Unsupported, message))
 }
 
-/// The machine's wall clock: the same that SQLite's date functions read, and cheaper to ask.
+/// The machine's wall clock: the same clock that SQLite's date functions read, at less cost.
 pub(super) fn now() -> Timestamp {
     Timestamp::from_millis(clock::wall_ms())
 }
@@ -129,7 +131,7 @@ fn versioned(revision: i64, bytes: Vec<u8>) -> Versioned {
     Versioned { bytes, revision: Revision(revision.to_string()) }
 }
 
-/// The driver's error as ours: what was surely not applied is separated from what may have been.
+/// The driver's error as ours: it separates what was certainly not applied from what may have been.
 pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error {
     let place = path.display();
     let (kind, what) = match (error.sqlite_error_code(), phase) {
@@ -167,8 +169,8 @@ pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error
     Error::new(kind, what).with_source(error)
 }
 
-/// Whether too few files can be opened now for a database, which has a log and an index beside it. SQLite does not say why it
-/// cannot open one.
+/// Whether too few files can be opened now for a database, which has a log and
+/// an index beside it. SQLite does not report why it cannot open one.
 fn is_out_of_files() -> bool {
     let some: Vec<_> = (0..FILES_OF_A_DATABASE).map(|_| std::fs::File::open("/dev/null")).collect();
     some.iter().flatten().count() < FILES_OF_A_DATABASE

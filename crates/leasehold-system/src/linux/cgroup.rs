@@ -1,8 +1,8 @@
-//! A control group (cgroup v2) for one command: what is started in it stays in it, and the kernel ends it as one.
+//! A control group (cgroup v2) for one command: what is started in it stays in it, and the kernel kills it as a whole.
 //!
-//! Promise: only a group that was made here is ever ended or removed, and never the one that this process is in.
-//! Non-promise: it may not be available. It needs a cgroup v2 mount, the right to make a group below our own, and Linux 5.14 for
-//! `cgroup.kill`. Whoever has that right may move a process out of the group again.
+//! Promise: only a group that was created here is ever killed or removed, and never the one that this process is in.
+//! Non-promise: it may not be available. It needs a cgroup v2 mount, the right to create a group below our own, and
+//! Linux 5.14 for `cgroup.kill`. A process with that right may move processes out of the group.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstatfs, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
@@ -18,14 +18,15 @@ use std::time::Duration;
 
 /// The file system's magic number (linux/magic.h).
 const CGROUP2: u64 = 0x6367_7270;
-/// How the names of our groups begin; the maker's process number and its key follow.
+/// The first part of our groups' names; the creator's process id and its key follow.
 const PREFIX: &str = "leasehold-";
-/// How often a removal is tried, a millisecond apart: the kernel may still be cleaning up a process that was reaped.
+/// How often a removal is tried, at intervals of a millisecond: the kernel may
+/// still be cleaning up a process that was reaped.
 const REMOVAL_TRIES: u32 = 50;
-/// How deep groups are removed that a command made inside its own. The kernel's own default is no limit.
+/// How deep groups are removed that a command created inside its own. The kernel's own default is no limit.
 const MAX_DEPTH: u32 = 16;
 
-/// A group below the one that we are in. Dropped, it is removed.
+/// A group below the one that we are in. It is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     parent: OwnedFd,
@@ -36,7 +37,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group for this process, and removes groups that killed processes left behind.
+    /// Creates a group for this process, and removes groups that killed processes left behind.
     pub(crate) fn make(key: &str) -> io::Result<Self> {
         let (parent, path) = own_group()?;
         sweep(parent.as_fd());
@@ -48,7 +49,7 @@ impl Cgroup {
         })
     }
 
-    /// The group that another process made with this key, if it is there. A key is used only once.
+    /// The group that another process created with this key, if it exists. A key is used only once.
     pub(crate) fn find(maker: Pid, key: &str) -> Option<Self> {
         let (parent, path) = own_group().ok()?;
         let name = name(maker, key);
@@ -73,10 +74,10 @@ impl Cgroup {
         &self.path
     }
 
-    /// Starts a command inside. The outer error says that none can be started there, the inner one is the command's.
+    /// Starts a command inside. The outer error says that none can be started there; the inner error is the command's.
     ///
-    /// What the kernel cannot run by itself is not started there: `Command::exec`, which the child calls, would hand it to
-    /// a shell, and `Command::spawn` refuses it. Commands are to behave alike with a group and without.
+    /// What the kernel cannot run by itself is not started there: `Command::exec`, which the child calls, would pass it
+    /// to a shell, and `Command::spawn` refuses it. Commands must behave alike with and without a group.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<io::Result<Pid>> {
         if !is_binary_or_script(command.get_program()) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "neither a binary nor a script with a first line"));
@@ -84,7 +85,7 @@ impl Cgroup {
         crate::descriptor::spawn_into(self.folder.as_fd(), command)
     }
 
-    /// The processor time and the most memory that was used inside, as far as the kernel counts them here.
+    /// The processor time and the peak memory used inside, as far as the kernel counts them here.
     pub(crate) fn usage(&self) -> (Option<Duration>, Option<u64>) {
         let read = |name: &str| {
             let file = openat(&self.folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -99,7 +100,7 @@ impl Cgroup {
         (cpu, read("memory.peak").and_then(|text| text.trim().parse().ok()))
     }
 
-    /// Kills everything inside at once, also what is just being forked.
+    /// Kills everything inside at once, including processes that are being forked.
     pub(crate) fn kill(&self) -> io::Result<()> {
         Ok(rustix::io::write(&self.kill, b"1").map(drop)?)
     }
@@ -126,7 +127,7 @@ fn name(maker: Pid, key: &str) -> String {
     format!("{PREFIX}{maker}-{key}")
 }
 
-/// Removes the empty groups whose makers are gone. The kernel removes none that has a process in it.
+/// Removes the empty groups whose creators are gone. The kernel removes no group that has a process in it.
 fn sweep(parent: BorrowedFd<'_>) {
     for name in groups_in(parent) {
         let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).map(|(maker, _)| maker);
@@ -137,7 +138,7 @@ fn sweep(parent: BorrowedFd<'_>) {
     }
 }
 
-/// Removes a group, and first those that a command has made inside it.
+/// Removes a group, after the groups that a command created inside it.
 fn remove(parent: BorrowedFd<'_>, name: &str, depth: u32, tries: u32) {
     for _ in 0..tries {
         match unlinkat(parent, name, AtFlags::REMOVEDIR) {
@@ -166,7 +167,7 @@ fn groups_in(folder: BorrowedFd<'_>) -> Vec<String> {
     names.filter(|name| name != "." && name != "..").collect()
 }
 
-/// The group of this process, wherever cgroup v2 is mounted: alone, or together with v1.
+/// The group of this process, wherever cgroup v2 is mounted, alone or together with v1.
 fn own_group() -> io::Result<(OwnedFd, PathBuf)> {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup")?;
     let none =
@@ -183,7 +184,7 @@ fn own_group() -> io::Result<(OwnedFd, PathBuf)> {
     Err(none())
 }
 
-/// The folders that show the group `own`, by the mounts of this process.
+/// The folders at which the mounts of this process show the group `own`.
 fn candidates(mountinfo: &[u8], own: &str) -> Vec<PathBuf> {
     let lines = mountinfo.split(|byte| *byte == b'\n');
     lines.filter_map(|line| candidate(line, own)).collect()
@@ -198,14 +199,14 @@ fn candidate(line: &[u8], own: &str) -> Option<PathBuf> {
     }
     let (root, mount_point) = (unescaped(root), unescaped(mount_point));
     let own = Path::new(own);
-    // Groups outside of our cgroup namespace are shown with `..`, on either side: then the paths do not compare.
+    // Groups outside of our cgroup namespace are shown with `..`, on either side. Such paths cannot be compared.
     if [root.as_path(), own].iter().any(|path| path.components().any(|part| part.as_os_str() == "..")) {
         return None;
     }
     Some(mount_point.join(own.strip_prefix(root).ok()?))
 }
 
-/// A path as mountinfo writes it: space, tab, line end and backslash are three octal digits after a backslash.
+/// A path from mountinfo, where space, tab, newline and backslash are a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -255,11 +256,11 @@ mod tests {
         let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         assert_eq!(found(hybrid, "/"), [Path::new("/sys/fs/cgroup/unified")]);
-        // A container that sees only its own part, under the name that the host has for it.
+        // A container that sees only its own part, under the name that it has on the host.
         let part = "30 23 0:26 /docker/7 /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         assert_eq!(found(part, "/docker/7/x"), [Path::new("/sys/fs/cgroup/x")]);
         assert!(found(part, "/docker/70").is_empty());
-        // A cgroup namespace that still has the mount of the outer one.
+        // A cgroup namespace that still has the outer mount.
         let outer = "30 23 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
         assert!(found(outer, "/").is_empty());
         assert!(found(unified, "/../x").is_empty());

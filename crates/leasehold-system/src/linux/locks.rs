@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) fn owner(file: &Path, bytes: &[RangeInclusive<u64>]) -> Option<Owner> {
-    // Process numbers of another PID namespace mean nothing here.
+    // Process ids of another PID namespace mean nothing here.
     let me = std::fs::read_link("/proc/self").ok()?;
     if me.to_str()?.parse() != Ok(std::process::id()) {
         return None;
@@ -21,18 +21,19 @@ pub(crate) fn owner(file: &Path, bytes: &[RangeInclusive<u64>]) -> Option<Owner>
     wanted.into_iter().find(of_file).and_then(|lock| look(lock.pid)).map(|process| process.owner)
 }
 
-/// A line of the table: a lock that is held for one process alone.
+/// A line of the table: a write lock of one process.
 #[derive(Debug, PartialEq, Eq)]
 struct Lock {
     pid: i32,
-    /// As it is printed. Some file systems (overlay, btrfs) show another one to whoever asks for the file's.
+    /// As printed in the table. Some file systems (overlay, btrfs) report another device in a file's metadata.
     device: (u64, u64),
     inode: u64,
     bytes: RangeInclusive<u64>,
 }
 
 impl Lock {
-    /// `1: POSIX  ADVISORY  WRITE 4242 fe:00:5507314 120 120`; one that is only waited for has `->` after its number.
+    /// `1: POSIX  ADVISORY  WRITE 4242 fe:00:5507314 120 120`; a lock that is
+    /// only waited for has `->` after its number.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace().skip(1);
         if words.next()? != "POSIX" || words.nth(1)? != "WRITE" {
@@ -65,7 +66,7 @@ fn has_open(pid: i32, file: &Metadata) -> bool {
 
 struct Process {
     owner: Owner,
-    /// Real, effective, saved, and of the file system.
+    /// Real, effective, saved and file system user.
     users: Vec<u32>,
 }
 
@@ -89,7 +90,7 @@ fn look(pid: i32) -> Option<Process> {
 
 pub(crate) fn end_if_stopped(seen: &Owner, still_owns: impl FnOnce() -> bool) -> bool {
     let Some(number) = Pid::from_raw(seen.pid) else { return false };
-    // Opened first: what is read about the number from here on is about this process, or the process is gone.
+    // Opened first: what is read about the id from here on is about this process, or the process is gone.
     let Ok(handle) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return false };
     let Some(now) = look(seen.pid) else { return false };
     let us = rustix::process::geteuid().as_raw();
@@ -142,7 +143,7 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
 
-        // This test program, waiting for a file that is a pipe.
+        // This test program, waiting for input from a pipe.
         let start = || {
             let mut own = std::process::Command::new(std::env::current_exe().unwrap());
             own.args(["--exact", "linux::locks::tests::waits_to_be_ended", "--nocapture"]).env(WAITS, "1");
@@ -165,7 +166,7 @@ mod tests {
 
     const WAITS: &str = "LEASEHOLD_TEST_WAITS";
 
-    /// Does nothing unless it was started by the test above.
+    /// Does nothing unless started by the test above.
     #[test]
     fn waits_to_be_ended() {
         if std::env::var_os(WAITS).is_some() {

@@ -13,15 +13,15 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use std::os::fd::{AsRawFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
 
-/// The system's name, as people say it.
+/// The system's name in output and messages.
 pub const NAME: &str = "linux";
 
 /// `CLOCK_MONOTONIC` stops while a laptop sleeps; a lease does not.
 pub(crate) const SUSPEND_COUNTING_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 
 pub(crate) async fn sleep_until(until: Moment) {
-    // A timer of the runtime's own would count only waking time: after a resume it would fire late by as long as
-    // the machine slept. A timerfd on the boot clock fires at the resume.
+    // The runtime's own timer counts only waking time: after a resume it would fire late by as long as the machine
+    // slept. A timerfd on the boot clock fires at the resume.
     match boot_timer(until) {
         Ok(timer) => {
             let _ = timer.readable().await;
@@ -50,11 +50,11 @@ fn boot_timer(until: Moment) -> std::io::Result<AsyncFd<OwnedFd>> {
     crate::descriptor::watched(timer)
 }
 
-/// A file without a name, which has a path for as long as we have it open.
+/// A file without a name, which has a path while we have it open.
 pub(crate) fn scratch() -> std::io::Result<Scratch> {
     let file = rustix::fs::memfd_create("leasehold", rustix::fs::MemfdFlags::CLOEXEC)?;
     let path = std::path::PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-    // Without /proc there would be no way to it.
+    // Without `/proc` the path does not exist.
     path.metadata()?;
     Ok(Scratch { file: file.into(), path, is_on_disk: false })
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A process's memory is counted in KiB.
+/// The unit of a process's memory, in bytes: here KiB.
 pub(crate) const RSS_UNIT: u64 = 1024;
 pub(crate) const ADOPTS_ORPHANS: bool = true;
 
@@ -19,16 +19,17 @@ pub(crate) fn adopt_orphans() -> std::io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// This very program, even after its file was replaced by an upgrade.
+/// This program, even after an upgrade replaced its file.
 pub(crate) fn own_program() -> std::io::Result<PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
-/// What the kernel says about this process that does not change while it runs. Read once: a start-up needs many parts.
+/// What the kernel reports about this process that does not change while it
+/// runs. Read once, because a start-up needs it in many places.
 struct Status {
     /// The signals that our caller had ignored, one bit each.
     ignored: u64,
-    /// Our number in the PID namespace of `/proc`, and in each one below it down to our own.
+    /// Our id in the PID namespace of `/proc`, and in each one below it down to our own.
     numbers: Vec<i32>,
 }
 
@@ -38,7 +39,7 @@ fn status() -> Option<&'static Status> {
     STATUS.get_or_init(read).as_ref()
 }
 
-/// A file of `/proc`. It may have a process's name in it, which is any bytes.
+/// A file of `/proc`. It may contain a process's name, which may be any bytes.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned())
 }
@@ -57,7 +58,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
 }
 
-/// Fails unless `/proc` shows our own PID namespace: in another one, our numbers mean other processes.
+/// Fails unless `/proc` shows our own PID namespace: in another one, our ids belong to other processes.
 pub(crate) fn check_table() -> std::io::Result<()> {
     let me = own_number();
     let message = match status().map(|status| status.numbers.as_slice()) {
@@ -75,12 +76,12 @@ fn own_number() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// One line of the process table.
+/// One process of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     parent: i32,
     pub(crate) group: i32,
-    /// Clock ticks after boot: tells a process from a later one that was given the same number.
+    /// Clock ticks after boot. Tells a process from a later one that got the same id.
     started: u64,
     first_thread: FirstThread,
 }
@@ -89,14 +90,14 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FirstThread {
     Lives,
-    /// It has exited. The kernel counts so many threads, itself included: the others may still work.
+    /// It has exited. The process has this many threads, the first one included; the others may still work.
     Exited {
         threads: u32,
     },
 }
 
 impl Entry {
-    /// Whether any thread of it lives.
+    /// Whether any of its threads is alive.
     fn is_alive(self, pid: i32) -> bool {
         match self.first_thread {
             FirstThread::Lives => true,
@@ -111,19 +112,19 @@ fn has_living_thread(pid: i32) -> bool {
     stats.filter_map(|stat| parse(&stat)).any(|thread| thread.first_thread == FirstThread::Lives)
 }
 
-/// Signals the process that had this number *and* started then: the number may have been given to another since.
+/// Signals the process that had this id *and* started then: another process may have got the id since.
 pub(crate) fn signal_exactly(pid: i32, seen: Entry, signal: Signal) -> bool {
     let Some(number) = Pid::from_raw(pid) else { return false };
     let Ok(handle) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return false };
-    // The handle is to whoever has the number now; only if that is still the one we saw may it be signalled.
+    // The handle is to the process that has the id now. Signal it only if that is still the one we saw.
     match entry(pid) {
         Some(now) if now.started == seen.started => rustix::process::pidfd_send_signal(handle, signal).is_ok(),
         _ => false,
     }
 }
 
-/// The living descendants of this process, except `strangers` and what is below them. The dead are part of the tree: a
-/// process whose first thread has exited may have children.
+/// The living descendants of this process, except `strangers` and their descendants. Dead processes are part of the
+/// tree: a process whose first thread has exited may have children.
 pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<HashMap<i32, Entry>> {
     let mut table = table()?;
     for (pid, stranger) in strangers {
@@ -137,7 +138,7 @@ pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<Ha
 }
 
 fn descends(table: &HashMap<i32, Entry>, mut pid: i32, ancestor: i32) -> bool {
-    // The table is not a snapshot, so a loop is conceivable; no tree is deeper than the table is long.
+    // The table is not a snapshot, so a loop is possible; no tree is deeper than the table is long.
     for _ in 0..table.len() {
         match table.get(&pid) {
             Some(entry) if entry.parent == ancestor => return true,
@@ -160,7 +161,7 @@ fn table() -> std::io::Result<HashMap<i32, Entry>> {
     Ok(table)
 }
 
-/// The entry of a process, dead or alive; none if no process has this number.
+/// The entry of a process, dead or alive; none if no process has this id.
 fn entry(pid: i32) -> Option<Entry> {
     parse(&read(format!("/proc/{pid}/stat"))?)
 }
@@ -182,32 +183,32 @@ fn parse(stat: &str) -> Option<Entry> {
     })
 }
 
-/// The children that a process has before it starts any: those of the shell that became it by `exec`. The kernel
-/// lists them in one small file; the whole table need not be read for it.
+/// The children that a process has before it starts any: those of the shell that became it by `exec`. The kernel lists
+/// them in one small file, so the whole table need not be read.
 pub(crate) fn children_now() -> HashMap<i32, Entry> {
     let pids = Children::open().list().unwrap_or_default().into_iter();
     pids.filter_map(|pid| Some((pid, entry(pid).filter(|entry| entry.is_alive(pid))?))).collect()
 }
 
-/// Our own children, as the kernel lists them: a look costs microseconds, where a walk of the table takes many
+/// Our own children, as the kernel lists them. Reading the list takes microseconds, and a walk of the table many
 /// milliseconds. A list that changes while it is read may miss some.
 #[derive(Debug)]
 pub(crate) struct Children(Vec<File>);
 
 impl Children {
-    /// Those of all threads that this process has now.
+    /// The children of all threads that this process has now.
     pub(crate) fn open() -> Self {
         let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         Children(threads.filter_map(|thread| File::open(thread.path().join("children")).ok()).collect())
     }
 
-    /// The numbers of all that were not reaped, dead or alive; none if this kernel does not tell.
+    /// The ids of all children that were not reaped, dead or alive; none if this kernel has no such list.
     pub(crate) fn list(&self) -> Option<Vec<i32>> {
         let mut text = Vec::new();
         for file in &self.0 {
             let mut at = 0;
             let mut part = [0; 4096];
-            // A thread that has ended has none.
+            // The file of a thread that has ended cannot be read.
             while let Ok(length @ 1..) = file.read_at(&mut part, at) {
                 text.extend_from_slice(&part[..length]);
                 at += length as u64;
@@ -219,17 +220,17 @@ impl Children {
     }
 }
 
-/// Whether a child of ours is one of the strangers.
+/// Whether this child of ours is one of the strangers.
 pub(crate) fn is_among(strangers: &HashMap<i32, Entry>, pid: i32) -> bool {
     strangers.get(&pid).is_some_and(|stranger| entry(pid).is_some_and(|now| now.started == stranger.started))
 }
 
-/// Whether all of it has exited. A number that nobody has is not dead.
+/// Whether all of its threads have exited. An id that no process has is not dead.
 pub(crate) fn is_dead(pid: i32) -> bool {
     entry(pid).is_some_and(|entry| !entry.is_alive(pid))
 }
 
-/// Kills a process if it is a child of ours: nobody else can be given its number while we have not reaped it.
+/// Kills a process if it is a child of ours: no other process can get its id until we have reaped it.
 pub(crate) fn kill_child(pid: i32) {
     let Some(number) = Pid::from_raw(pid) else { return };
     let Ok(handle) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return };

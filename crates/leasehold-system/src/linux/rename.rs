@@ -12,7 +12,7 @@ use std::path::Path;
 /// [`io::ErrorKind::Unsupported`] where the file system cannot do it.
 pub fn exchange(a_at: impl AsFd, a: &Path, b_at: impl AsFd, b: &Path) -> io::Result<()> {
     match renameat_with(a_at, a, b_at, b, RenameFlags::EXCHANGE) {
-        // File systems that do not know the flag, and kernels that do not know the call.
+        // File systems that do not support the flag, and kernels without the call.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
         answer => Ok(answer?),
     }

@@ -1,4 +1,4 @@
-//! File systems, by the magic number that the kernel gives them, and the folders of the XDG convention.
+//! File systems, by the kernel's magic numbers, and the folders of the XDG convention.
 
 use crate::volume::Volume;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Magic numbers of file systems that other machines may write to (linux/magic.h and the drivers' own headers).
+/// Magic numbers of file systems to which other machines may write (linux/magic.h and the drivers' own headers).
 const NETWORK: &[(u64, &str)] = &[
     (0x6969, "nfs"),
     (0x517b, "smb"),
@@ -62,7 +62,7 @@ pub(crate) fn is_mount_point(file: &Path) -> io::Result<bool> {
     {
         return Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
     }
-    // Kernels before 5.8 do not say.
+    // Kernels before 5.8 do not report it.
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     Ok(mounts.split(|byte| *byte == b'\n').any(|line| mounted_at(line) == Some(file.as_os_str().as_bytes().to_vec())))
 }

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 pub struct PathWatch(AsyncFd<OwnedFd>);
 
 impl PathWatch {
-    /// Watches an existing folder for entries that come. Call it inside a runtime.
+    /// Watches an existing folder for new entries. Call it inside a runtime.
     pub fn entries(folder: &Path) -> io::Result<Self> {
         Self::open(folder, WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR)
     }
@@ -28,7 +28,7 @@ impl PathWatch {
         Ok(PathWatch(crate::descriptor::watched(queue)?))
     }
 
-    /// Waits for the next change. Changes that came together are one.
+    /// Waits for the next change. Changes that came together count as one.
     pub async fn changed(&mut self) -> io::Result<()> {
         let mut events = [0; 4096];
         loop {

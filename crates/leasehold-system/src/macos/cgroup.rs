@@ -1,4 +1,4 @@
-//! Darwin has no control groups: none is ever made.
+//! Darwin has no control groups, so none is ever created.
 
 use rustix::process::Pid;
 use std::io;

@@ -1,4 +1,4 @@
-//! Record locks, of which Darwin tells only who has a descriptor of the file.
+//! Record locks. Darwin tells only which processes have the file open, so no owner is ever found.
 
 use crate::locks::Owner;
 use std::ops::RangeInclusive;

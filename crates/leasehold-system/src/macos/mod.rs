@@ -1,4 +1,4 @@
-//! macOS. Written against the documented interfaces; docs/guarantees.md says what was not run here.
+//! macOS. Written against the documented interfaces; docs/guarantees.md says what was never run.
 
 pub(crate) mod cgroup;
 pub(crate) mod locks;
@@ -12,13 +12,13 @@ use crate::scratch::Scratch;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-/// The system's name, as people say it.
+/// The system's name in output and messages.
 pub const NAME: &str = "macos";
 
 /// On Darwin `CLOCK_MONOTONIC` is the continuous clock: it also counts while the machine sleeps.
 pub(crate) const SUSPEND_COUNTING_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
-/// How late a wake-up after a system sleep may be noticed: Darwin has no timer on the continuous clock to wait on.
+/// How late a wake-up after a system sleep may be noticed: Darwin has no waitable timer on the continuous clock.
 const RESUME_SLICE: Duration = Duration::from_millis(200);
 
 pub(crate) async fn sleep_until(until: Moment) {

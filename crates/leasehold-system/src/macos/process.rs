@@ -1,16 +1,16 @@
-//! The process tree, as `ps` shows it. Darwin has no subreaper: a descendant that left its session *and* whose parents
-//! have all died belongs to launchd and is not found. docs/guarantees.md says so.
+//! The process tree, as `ps` shows it. Darwin has no subreaper: a descendant that left its session *and* whose
+//! ancestors have all died belongs to launchd and is not found. docs/guarantees.md says so.
 
 use rustix::process::{Pid, Signal};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A process's memory is counted in bytes.
+/// The unit of a process's memory, in bytes.
 pub(crate) const RSS_UNIT: u64 = 1;
 pub(crate) const ADOPTS_ORPHANS: bool = false;
 
-/// `ps` asks the kernel of this very process.
+/// `ps` asks the kernel, so the table is always this process's own.
 pub(crate) fn check_table() -> std::io::Result<()> {
     Ok(())
 }
@@ -24,7 +24,7 @@ pub(crate) fn own_program() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Darwin has no safe call for it, so no is assumed.
+/// Darwin has no safe call for it, so it is assumed that no signal is ignored.
 pub(crate) fn is_ignored(_signal: i32) -> bool {
     false
 }
@@ -39,7 +39,7 @@ pub(crate) fn signal_exactly(pid: i32, _seen: Entry, signal: Signal) -> bool {
     Pid::from_raw(pid).is_some_and(|number| rustix::process::kill_process(number, signal).is_ok())
 }
 
-/// The living descendants of this process, except `strangers` and what is below them.
+/// The living descendants of this process, except `strangers` and their descendants.
 pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<HashMap<i32, Entry>> {
     let mut table = table()?;
     table.retain(|pid, _| !strangers.contains_key(pid));
@@ -82,7 +82,7 @@ pub(crate) fn is_among(strangers: &HashMap<i32, Entry>, pid: i32) -> bool {
 
 pub(crate) fn kill_child(_pid: i32) {}
 
-/// Never asked: there is no list of children here.
+/// Never called: there is no list of children here.
 pub(crate) fn is_dead(_pid: i32) -> bool {
     false
 }

@@ -1,4 +1,4 @@
-//! File systems, by the kernel's own word on whether they are local, and the folders that Apple prescribes.
+//! File systems, local or not according to the kernel, and the folders that Apple prescribes.
 
 use crate::volume::Volume;
 use std::io;

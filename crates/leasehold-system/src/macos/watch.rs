@@ -1,10 +1,10 @@
-//! Watching by looking: a kqueue would need an open descriptor per path and calls that safe code cannot make.
+//! Watching by polling: a kqueue would need an open descriptor per path and calls that safe code cannot make.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How often a path is looked at.
+/// The interval of polling.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Hints about one folder's entries, or one file's content.
@@ -15,7 +15,7 @@ pub struct PathWatch {
 }
 
 impl PathWatch {
-    /// Watches an existing folder for entries that come. Call it inside a runtime.
+    /// Watches an existing folder for new entries. Call it inside a runtime.
     pub fn entries(folder: &Path) -> io::Result<Self> {
         Self::content(folder)
     }
@@ -25,7 +25,7 @@ impl PathWatch {
         Ok(PathWatch { path: file.into(), seen: look(file)? })
     }
 
-    /// Waits for the next change. Changes that came together are one.
+    /// Waits for the next change. Changes that came together count as one.
     pub async fn changed(&mut self) -> io::Result<()> {
         loop {
             tokio::time::sleep(LOOK).await;

@@ -1,7 +1,8 @@
-//! The board: judges what is known, writes down what is to be told, and puts it where it is delivered from.
+//! The board: judges the facts about a name, records the messages that follow,
+//! and puts them into the queues from which they are delivered.
 //!
-//! Promise: what is to be told is in the name's record by the same write that says it was judged, and stays there until it is in
-//! the channel's queue, under a key of its own: whoever comes by next finishes what a machine that died had begun.
+//! Promise: a message is in the name's record by the same write that marks its facts as judged. It stays there until it
+//! is in the channel's queue, under a key of its own: if a machine dies in between, any other finishes.
 
 use super::facts::{Detail, Facts, Place, Subject};
 use super::notice::Notice;
@@ -18,27 +19,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) const KIND: &str = "watch";
-/// How often a message is tried; the pauses double up to an hour, so that is a day.
+/// How often a message is tried. The pauses double up to an hour, so that is about a day.
 const ATTEMPTS: Attempts = Attempts { most: 30, backoff_ms: 5_000 };
-/// How many messages wait in one record at most. Those of other channels are judged when these are in their queues; of one
-/// channel's that are more, the oldest are dropped.
+/// The most messages that wait in one record. When it is full, other channels are judged after these are in their
+/// queues. If one channel alone has more, its oldest are dropped.
 const MOST_WAITING: usize = 8;
 
-/// Refuses what is no record of what was told.
+/// Refuses bytes that are not such a record.
 pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
     codec::decode::<Watched>(KIND, bytes, place).map(drop)
 }
 
-/// What was told about one name.
+/// What was judged and told about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Watched {
-    /// By channel.
+    /// One standing for each channel.
     #[serde(default)]
     standings: BTreeMap<String, Standing>,
-    /// What is to be put into queues.
+    /// Messages that are not yet in their queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<Outgoing>,
-    /// What people call a spool, which is known by its lineage.
+    /// A spool's name for people; its key is its lineage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spool: Option<String>,
 }
@@ -50,7 +51,8 @@ struct Outgoing {
 }
 
 impl Watched {
-    /// With what these rules make of the facts, as far as there is room for their messages; none if that changes nothing.
+    /// The record after these rules have judged the facts, as far as there is
+    /// room for their messages; none if nothing changes.
     pub fn judged(&self, subject: &Subject, rules: &[Rule], facts: &Facts, now: Timestamp) -> Option<Self> {
         let mut next = self.clone();
         for rule in rules.iter().filter(|rule| rule.is_about(subject)) {
@@ -92,7 +94,7 @@ impl Watched {
         self.standings.values().any(Standing::holds_back)
     }
 
-    /// The queue or the spool whose record this is; none if it is a lease's.
+    /// The queue or the spool that the record is about; none if it is about a lease.
     fn subject(&self, key: &LeaseName) -> Option<Subject> {
         let (folder, name) = key.as_str().split_once('/')?;
         match folder {
@@ -112,33 +114,33 @@ pub struct Board {
 }
 
 impl Board {
-    /// For these rules. `place` is what messages say of where to look.
+    /// A board with these rules. `place` is where messages say to look.
     pub fn new(coordinator: Coordinator, rules: Vec<Rule>, place: Place) -> Self {
         Board { coordinator, rules: Arc::new(rules), place }
     }
 
-    /// Its rules.
+    /// The rules in force.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The store's verbs.
+    /// The coordinator of the store.
     pub fn coordinator(&self) -> &Coordinator {
         &self.coordinator
     }
 
-    /// Where a channel's messages wait.
+    /// The queue in which a channel's messages wait.
     pub fn queue(&self, channel: &Channel) -> Result<Queue> {
         Ok(Queue::new(self.coordinator.store().clone(), channel.queue()?))
     }
 
-    /// Whether any rule is about this one.
+    /// Whether any rule is about this subject.
     pub fn watches(&self, subject: &Subject) -> bool {
         self.rules.iter().any(|rule| rule.is_about(subject))
     }
 
-    /// With the exit codes and the last lines of the runs that somebody is about to be told of, as far as the store has them:
-    /// whoever ran them may be gone, and a reminder comes long after.
+    /// Adds the exit codes and last lines of the runs that messages are about, as far as the store has them: the
+    /// machine that ran them may be gone, and a reminder comes long after.
     async fn with_output(&self, subject: &Subject, mut facts: Facts, next: &Watched) -> Facts {
         let (Subject::Job(lease) | Subject::Lease(lease)) = subject else { return facts };
         let wanted: Vec<Epoch> = next.outbox.iter().filter_map(|waiting| waiting.notice.wants_output()).collect();
@@ -152,14 +154,14 @@ impl Board {
         facts
     }
 
-    /// Judges what is known of a name; what is to be told is in its queue then.
+    /// Judges the facts about a name. Afterwards the messages are in their queues.
     pub async fn judge(&self, subject: &Subject, facts: &Facts) -> Result<()> {
         self.judge_at(subject, facts, &self.place).await
     }
 
     async fn judge_at(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<()> {
         let rules = self.rules.iter().filter(|rule| rule.is_about(subject)).count();
-        // What waited before, and then each round is at least one rule's.
+        // One round for messages that waited before; each further round handles at least one rule.
         for _ in 0..=rules {
             if rules == 0 || !self.judge_once(subject, facts, place).await? {
                 break;
@@ -168,7 +170,7 @@ impl Board {
         Ok(())
     }
 
-    /// Gives whether something was put into a queue, so that there is room for more.
+    /// Returns whether messages were put into queues, so that there is room for more.
     async fn judge_once(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<bool> {
         let clock = self.coordinator.clock().clone();
         let Seen { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
@@ -178,7 +180,7 @@ impl Board {
         let facts = self.with_output(subject, facts.clone(), &next).await;
         let facts = Facts { place: place.clone(), ..facts };
         let decide = |before: &Watched, now| Ok(before.judged(subject, &self.rules, &facts, now));
-        // Judged twice, it changes nothing: so one whose answer was lost is made again.
+        // Judging twice changes nothing, so a write without an answer is repeated.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
         let before = self.document(subject)?.change(clock.as_ref(), &edit).await?;
         let Seen { record, anchor, .. } = before;
@@ -186,8 +188,8 @@ impl Board {
         self.post(subject, written).await
     }
 
-    /// Tells of dead letters that were held back for a while, or not put into their queue before their teller died, whichever
-    /// queue they are of: its own worker may be gone.
+    /// Sends messages about dead letters that were held back for a while, or whose sender died before they were in
+    /// their queue. Any queue's: its own worker may be gone.
     pub(super) async fn tell_held_back(&self, key: &LeaseName, watched: &Watched) -> Result<()> {
         let is_wanted = watched.holds_back() || watched.has_waiting();
         let Some(subject) = watched.subject(key).filter(|_| is_wanted) else { return Ok(()) };
@@ -213,7 +215,7 @@ impl Board {
         self.judge_at(&subject, &facts, &place).await
     }
 
-    /// Puts what waits into the queues, and then takes it out of the record. Gives whether there was something.
+    /// Puts waiting messages into their queues, then removes them from the record. Returns whether there were any.
     async fn post(&self, subject: &Subject, watched: Watched) -> Result<bool> {
         if !watched.has_waiting() {
             return Ok(false);
@@ -245,8 +247,8 @@ impl Board {
     }
 }
 
-/// Takes back the reminder before this one if nobody has begun to deliver it: of those that wait only the newest is news. Best
-/// effort: what is not taken back is delivered.
+/// Cancels the previous reminder if nobody has begun to deliver it: of several that wait, only the newest is useful.
+/// Best effort: what is not cancelled is delivered.
 async fn withdraw_reminder(queue: &Queue, notice: &Notice) {
     let Some(key) = notice.after.as_deref().and_then(|after| after.parse().ok()) else { return };
     let id = ItemId::keyed(&key);

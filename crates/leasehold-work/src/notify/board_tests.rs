@@ -39,7 +39,7 @@ impl Desk {
         self.queue("leasehold.notify.ops")
     }
 
-    /// What waits to be delivered, in order. It is delivered by this.
+    /// The messages that wait to be delivered, in order. This delivers them.
     async fn delivered(&self) -> Vec<Notice> {
         self.delivered_to("ops").await
     }
@@ -64,7 +64,7 @@ impl Desk {
         grant.token().clone()
     }
 
-    /// A run of this lease that fails with these last lines, which are kept.
+    /// A run of this lease that fails. The last lines of its output are stored.
     async fn fails(&self, lease: &LeaseName, tail: &str) -> Epoch {
         let token = self.ends(lease, Outcome::Failed).await;
         let kept = RunOutput {
@@ -95,7 +95,7 @@ async fn a_reminder_of_a_sweep_has_the_last_lines_of_the_failure_though_the_run_
     desk.board.sweep().await.unwrap();
     assert_eq!(desk.delivered().await[0].body["data"]["tail"], "disk full\n");
     desk.clock.advance(MINUTE * 2);
-    // Whoever runs it is about to tell of this one.
+    // The machine that runs it is about to report this failure.
     desk.fails(&lease, "still full\n").await;
     desk.board.sweep().await.unwrap();
     let told = desk.delivered().await;
@@ -115,7 +115,7 @@ async fn of_the_reminders_that_wait_only_the_newest_is_left_and_what_came_before
     let told = desk.delivered().await;
     let reminders: Vec<_> = told.iter().map(|notice| notice.body["data"]["reminder"].as_u64()).collect();
     assert_eq!(reminders, [None, Some(4)]);
-    // Those that were taken back still say what comes before them.
+    // The reminders that were cancelled still name the message before them.
     let before = told[1].after.as_deref().unwrap().parse().unwrap();
     let seen = desk.channel().inspect(&crate::queue::ItemId::keyed(&before)).await.unwrap();
     assert!(matches!(seen.item.state, State::Cancelled { .. }));
@@ -163,12 +163,12 @@ async fn every_channel_is_told_however_many_there_are_and_how_long_it_was_down()
     desk.ends(&lease, Outcome::Failed).await;
     desk.clock.advance(MINUTE);
     desk.ends(&lease, Outcome::Succeeded).await;
-    // Nobody looks for an hour.
+    // No machine judges anything for an hour.
     desk.clock.advance(MINUTE * 60);
     board.sweep().await.unwrap();
     for channel in &channels {
         let mut told: Vec<_> = desk.delivered_to(channel).await;
-        // Both were added at one time; whoever delivers them keeps to their order.
+        // Both were added at the same time; the deliverer keeps to their order.
         told.sort_by_key(|notice| notice.after.is_some());
         let told: Vec<_> =
             told.iter().map(|notice| (notice.kind(), notice.body["data"]["down_for_ms"].as_u64())).collect();

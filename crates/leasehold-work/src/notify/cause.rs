@@ -1,31 +1,31 @@
-//! What people can be told of.
+//! The kinds of events that people can be notified of.
 
 use leasehold_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// Why somebody is told.
+/// Why somebody is notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// A run ended with a failure, all its tries included.
+    /// A run failed, including all its retries.
     Failed,
     /// A run lost its lease, or its machine died.
     Lost,
     /// A guard refused a stale write.
     Fenced,
-    /// A slot's time passed and it was not run.
+    /// A slot was not run in its time.
     Missed,
     /// A slot is due and was not started for too long.
     Late,
-    /// An item was tried as often as it may be.
+    /// An item has used up its attempts.
     DeadLetter,
-    /// What was down is back.
+    /// What was down is up again.
     Recovered,
 }
 
 impl Cause {
-    /// All of them, as they are listed for people.
+    /// All causes, in the order in which they are listed for people.
     pub const ALL: [Cause; 7] =
         [Cause::Failed, Cause::Lost, Cause::Fenced, Cause::Missed, Cause::Late, Cause::DeadLetter, Cause::Recovered];
 
@@ -42,13 +42,14 @@ impl Cause {
         }
     }
 
-    /// Whether who was told of this one knows of the other: a job that nobody runs is late first, and has missed slots then.
+    /// Whether a message about this one already covers the other: a job that
+    /// nobody runs is first late, and then has missed slots.
     pub(super) const fn covers(self, other: Cause) -> bool {
         let is_unrun = matches!(self, Cause::Missed | Cause::Late) && matches!(other, Cause::Missed | Cause::Late);
         is_unrun || self as u8 == other as u8
     }
 
-    /// Whether it is counted before it is told: see [`super::Rule::after`].
+    /// Whether it must happen several times in a row before anybody is notified: see [`super::Rule::after`].
     pub(super) const fn is_counted(self) -> bool {
         matches!(self, Cause::Failed | Cause::Lost)
     }
@@ -64,12 +65,12 @@ impl FromStr for Cause {
     }
 }
 
-/// Some of them.
+/// A set of causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Causes(u8);
 
 impl Causes {
-    /// Whether it is among them.
+    /// Whether the set contains it.
     pub const fn has(self, cause: Cause) -> bool {
         self.0 & (1 << cause as u8) != 0
     }

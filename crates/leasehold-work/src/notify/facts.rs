@@ -1,4 +1,4 @@
-//! What is known of a name when it is judged, as far as it may have to be told.
+//! The facts about a name that messages may depend on.
 
 use crate::schedule::{Journal, Plan, Schedule};
 use crate::tally::DeadLetter;
@@ -9,22 +9,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many missed slots are counted one by one.
+/// The most missed slots that are counted one by one.
 const COUNTED: usize = 1_000;
 
-/// How long a machine may take to tell how its own run ended.
+/// How long a machine may take to report how its own run ended.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// What somebody is told about.
+/// What a message is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// A lease with slots.
+    /// A lease that was claimed for slots.
     Job(LeaseName),
     /// Any other lease.
     Lease(LeaseName),
-    /// A queue.
+    /// A queue in the store.
     Queue(QueueName),
-    /// A spool: by its lineage, because machines may have mounted it in different places, and as people call it here.
+    /// A spool: its lineage, because machines may mount it in different places, and its name here.
     Spool(Lineage, String),
 }
 
@@ -34,7 +34,8 @@ impl Subject {
         if record.slot.is_some() { Subject::Job(lease.clone()) } else { Subject::Lease(lease.clone()) }
     }
 
-    /// Whether it is somebody's: leases of our own, and those under which slots of the past are claimed, are not.
+    /// Whether people are notified about it: not for our own internal leases,
+    /// nor for those under which past slots are claimed.
     pub fn is_told_of(lease: &LeaseName) -> bool {
         lease.folder() != Some(leasehold_core::PROXY_FOLDER) && !crate::schedule::is_backfill(lease)
     }
@@ -48,7 +49,7 @@ impl Subject {
         }
     }
 
-    /// The word in JSON.
+    /// The word for its type in JSON.
     pub const fn word(&self) -> &'static str {
         match self {
             Subject::Job(_) => "job",
@@ -57,7 +58,7 @@ impl Subject {
         }
     }
 
-    /// Where its record is. No lease has the name of a queue's, or of a spool's.
+    /// The key of its record. No lease has the same name as the record of a queue or a spool.
     pub(super) fn key(&self) -> Result<LeaseName> {
         match self {
             Subject::Job(name) | Subject::Lease(name) => Ok(name.clone()),
@@ -71,29 +72,29 @@ impl Subject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct End {
     pub epoch: Epoch,
-    /// When the tenure began: after a store was restored from a copy, another one may have the same epoch.
+    /// When the tenure began. It distinguishes two tenures of one epoch, which a restored store may have.
     pub granted: Timestamp,
     pub slot: Option<Slot>,
     pub outcome: Outcome,
     pub at: Timestamp,
 }
 
-/// What only the machine that ran it knows of a run.
+/// What only the machine that ran it knows about a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Detail {
     /// The run's epoch.
     pub epoch: Epoch,
-    /// The exit code.
+    /// The command's exit code, 128 + n for a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
     /// How long it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ran_for_ms: Option<u64>,
-    /// Why it was ended, if it did not end by itself: it stalled, or ran for too long.
+    /// Why it was ended, if it did not end by itself, for example because it stalled or ran for too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether `logs` finds its output.
+    /// Whether its output is stored, so that `logs` finds it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_kept: bool,
     /// The last lines of its output.
@@ -102,7 +103,7 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// With what another knows of the same run.
+    /// Fills in from `other`, which is about the same run.
     #[must_use]
     pub fn or(self, other: Detail) -> Self {
         Detail {
@@ -116,14 +117,14 @@ impl Detail {
     }
 }
 
-/// Where the records are, for whoever reads a message.
+/// Where the records are, for readers of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The store's URL, without anything secret; none if every command finds it.
+    /// The store's URL, without secrets; none if every command finds the store by itself.
     pub store: Option<String>,
-    /// The machine that made the message; none if that is nobody's business.
+    /// The machine that created the message; none if it does not matter.
     pub host: Option<String>,
-    /// Whether the store is on that machine alone.
+    /// Whether the store is only on that machine.
     pub is_local: bool,
 }
 
@@ -134,37 +135,37 @@ pub(super) struct Missed {
     pub count: u64,
 }
 
-/// What is known of a name.
+/// The facts about a name.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub(super) lineage: Option<Lineage>,
-    /// The store's time; none if nothing is in the future.
+    /// The store's time; none if no fact lies in the future.
     pub(super) now: Option<Timestamp>,
-    /// Oldest first.
+    /// How its tenures ended, oldest first.
     pub(super) ends: Vec<End>,
     /// The newest slot that was claimed.
     pub(super) claimed: Option<Slot>,
-    /// Spans of slots that are dropped or will be: the first and the last of each.
+    /// Spans of slots that are dropped or will be: the first and the last slot of each.
     pub(super) dropped: Vec<(Slot, Slot)>,
     pub(super) schedule: Option<Arc<Schedule>>,
     pub(super) late: Option<Slot>,
-    /// How many stale writes were refused so far, and how many of them just now.
+    /// How many stale writes were refused in total, and how many of them just now.
     pub(super) fenced: Option<(u64, u64)>,
     pub(super) dead: Vec<DeadLetter>,
-    /// Whether those were looked for, so that some may be old.
+    /// Whether `dead` has all dead letters, so that some may be old.
     pub(super) is_survey: bool,
     pub(super) details: Vec<Detail>,
     pub(super) place: Place,
 }
 
 impl Facts {
-    /// Of a lease, at the store's time.
+    /// The facts about a lease, at the store's time.
     pub fn of_lease(record: &Ownership, now: Timestamp) -> Self {
         let transfers = record.transfers.iter().filter(|transfer| transfer.to.is_some());
         let mut ends: Vec<End> = transfers
             .filter_map(|transfer| {
                 let at = transfer.at.plus(Duration::from_millis(transfer.held_for_ms.unwrap_or(0)));
-                // Whether it was ever renewed is no longer known once somebody else has held the lease.
+                // Whether the new holder ever renewed is no longer known once somebody else has held the lease.
                 let outcome = match (transfer.outcome?, transfer.reason) {
                     (Outcome::Expired, Reason::HandedOff) => Outcome::NotStarted,
                     (outcome, _) => outcome,
@@ -172,11 +173,11 @@ impl Facts {
                 Some(End { epoch: transfer.epoch, granted: transfer.at, slot: transfer.slot, outcome, at })
             })
             .collect();
-        // A machine that died says nothing, and perhaps nobody has come after it.
+        // A machine that died reports nothing, and perhaps nobody has acquired the lease since.
         let last = record.transfers.last().filter(|transfer| transfer.outcome.is_none());
         let ran_out = record.tenure.as_ref().filter(|_| record.live_tenure(now).is_none());
         if let (Some(last), Some(tenure)) = (last, ran_out) {
-            // A hand-off whose new holder never came is an operator's matter, and no run.
+            // A hand-off whose new holder never came concerns the operator. It is not a run.
             let is_taken_up = tenure.deadline > tenure.granted_at.plus(tenure.ttl.get());
             let is_unused = last.reason == Reason::HandedOff && !is_taken_up;
             let outcome = if is_unused { Outcome::NotStarted } else { Outcome::Expired };
@@ -186,17 +187,17 @@ impl Facts {
         Facts { lineage: record.lineage, now: Some(now), ends, claimed, ..Facts::default() }
     }
 
-    /// Of a queue: items that became dead letters just now.
+    /// The facts about a queue: items that became dead letters just now.
     pub fn of_queue(dead: Vec<DeadLetter>) -> Self {
         Facts { dead, ..Facts::default() }
     }
 
-    /// Of a queue: all its dead letters, new and old, the oldest first.
+    /// The facts about a queue: all its dead letters, new and old, oldest first.
     pub fn of_survey(dead: Vec<DeadLetter>) -> Self {
         Facts { dead, is_survey: true, ..Facts::default() }
     }
 
-    /// With what this machine knows of a run.
+    /// Adds what this machine knows about a run.
     #[must_use]
     pub fn with_detail(mut self, detail: Option<Detail>) -> Self {
         let Some(detail) = detail else { return self };
@@ -207,13 +208,13 @@ impl Facts {
         self
     }
 
-    /// With how many stale writes were refused so far, and how many of them are known to be new.
+    /// Adds how many stale writes were refused in total, and how many of them are known to be new.
     #[must_use]
     pub fn with_fenced(self, total: u64, new: u64) -> Self {
         Facts { fenced: Some((total, new)), ..self }
     }
 
-    /// With what became of a job's slots: those that its journal or the plan drops, and the one that is late.
+    /// Adds what became of a job's slots: those that its journal or the plan drops, and the one that is late.
     #[must_use]
     pub fn with_slots(self, schedule: &Arc<Schedule>, journal: &Journal, plan: &Plan, late: Option<Slot>) -> Self {
         let written =
@@ -223,8 +224,8 @@ impl Facts {
         Facts { dropped, late, schedule: Some(schedule.clone()), ..self }
     }
 
-    /// The slots that were missed after this one. Those that were dropped while the store's clock was ahead are missed when
-    /// their time comes.
+    /// The slots that were missed after this one. Slots that were dropped while
+    /// the store's clock was ahead count as missed when their time comes.
     pub(super) fn missed_after(&self, after: Option<Slot>) -> Option<Missed> {
         let schedule = self.schedule.as_ref()?;
         let latest = self.now.and_then(|now| schedule.latest(now));
@@ -242,14 +243,14 @@ impl Facts {
         Some(Missed { last, count: slots.len().max(1) as u64 })
     }
 
-    /// Without the ends of the last moments: whoever ran it knows more of it, and is about to tell.
+    /// Without the ends of the last moments: the machine that ran them knows more, and is about to report.
     #[must_use]
     pub(super) fn without_fresh(mut self, now: Timestamp) -> Self {
         self.ends.retain(|end| now.saturating_since(end.at) >= FRESH);
         self
     }
 
-    /// When the tenure of this epoch began, if that is known.
+    /// When the tenure of this epoch began, if known.
     pub(super) fn granted(&self, epoch: Epoch) -> Option<Timestamp> {
         self.ends.iter().find(|end| end.epoch == epoch).map(|end| end.granted)
     }
@@ -305,7 +306,7 @@ mod tests {
         Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce }
     }
 
-    /// The ids of what is told of this record then, each with its kind.
+    /// The ids of the messages about this record at that time, each with its kind.
     fn told(record: &Ownership, now: Timestamp) -> Vec<(String, String)> {
         let subject = Subject::Lease("nightly".parse().unwrap());
         let rules = [rule(&[Cause::Failed, Cause::Lost])];
@@ -318,10 +319,10 @@ mod tests {
     fn a_hand_off_that_nobody_took_up_is_no_run_that_was_lost() {
         let given = write(&write(&Ownership::default(), &acquire(), at(0)), &hand_off(), at(1));
         assert!(told(&given, at(2 * TTL_MS)).is_empty());
-        // Nor when somebody else holds it since.
+        // The same after somebody else has acquired it.
         let since = write(&given, &acquire(), at(2 * TTL_MS));
         assert!(told(&since, at(2 * TTL_MS)).is_empty());
-        // One whose holder was there, and is gone.
+        // But if the new holder renewed before it disappeared, the run was lost.
         let renewed = Request::Renew { claim: claim(&given), ttl: ttl(), progress: None };
         let renewed = write(&given, &renewed, at(10));
         let kinds: Vec<String> = told(&renewed, at(2 * TTL_MS)).into_iter().map(|(kind, _)| kind).collect();
@@ -340,7 +341,7 @@ mod tests {
         assert_eq!((before.epoch, before.lineage), (after.epoch, after.lineage));
         assert_eq!(told(&before, at(5_000)), told(&before, at(9_000)));
         assert_ne!(told(&before, at(5_000)), told(&after, at(5_000)));
-        // Nor does it depend on whether somebody has noticed that it expired.
+        // The id does not depend on whether anybody has noticed that it expired.
         let gone = write(&Ownership::default(), &acquire(), at(0));
         let noticed = write(&gone, &acquire(), at(2 * TTL_MS));
         assert_eq!(told(&gone, at(3 * TTL_MS)), told(&noticed, at(2 * TTL_MS)));

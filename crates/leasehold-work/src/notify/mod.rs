@@ -1,12 +1,12 @@
-//! Notifications: who is told that a job is down, that it is back, or that something was refused.
+//! Notifications: who is told that a job is down, that it is up again, or that a write was refused.
 //!
-//! What happened is read from the records that are written anyway: a lease's transfers, a job's journal and definition, its
-//! counters. What was made of it, and what was told, is one small record per name, changed by the one loop; what is to be told
-//! is put into that record in the same write, and from there into a queue, from which any machine delivers it.
+//! The facts are read from records that exist anyway: a lease's transfers, a job's journal and definition, its
+//! counters. The judgment and the messages sent are in one small record per name, changed by the one loop. A message is
+//! put into that record by the same write, and from there into a queue, from which any machine delivers it.
 //!
-//! Promise: each end of a run is judged once, by whoever comes first, whichever machines die; what is to be told is told at
-//! least once, under the same id each time. Non-promise: nobody is told while no machine looks. How a message is delivered is
-//! the deliverer's; see [`Board::queue`].
+//! Promise: each end of a run is judged once, by whichever machine comes first, even if machines die; each message is
+//! sent at least once, under the same id each time. Non-promise: nobody is notified while no machine judges. How a
+//! message is delivered is up to the deliverer; see [`Board::queue`].
 
 pub(crate) mod board;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A notice: what somebody is told, complete, so that any machine can deliver it.
+//! A notice: a complete message, so that any machine can deliver it.
 
 use super::cause::Cause;
 use super::facts::{Detail, Facts, Place, Subject};
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How much of the output is passed on.
+/// How much of the output is included, in bytes.
 const TAIL_BYTES: usize = 4 * 1024;
-/// How much of it is in the text, in lines.
+/// How much of that is in the text, in lines.
 const TAIL_LINES: usize = 10;
 
-/// What somebody is told.
+/// A message, and its place in the order of messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// The same for the same event, whoever noticed it and however often it is delivered.
+    /// The same for the same event, whichever machine noticed it and however often it is delivered.
     pub id: String,
-    /// The id of the message about the same name that is to arrive before it.
+    /// The id of the message about the same name that must arrive first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// The body, as it is delivered.
+    /// The JSON body to deliver.
     pub body: Value,
 }
 
 impl Notice {
-    /// What is sent to try a channel out, from this machine.
+    /// A test message for a channel, from this machine.
     pub fn test(channel: &Channel, host: &str, now: Timestamp) -> Self {
         let name = channel.as_str();
         let body = json!({
@@ -41,7 +41,7 @@ impl Notice {
         Notice { id: format!("evt_{}", Nonce::random()), after: None, body }
     }
 
-    /// What kind of event it is: `job.failed`.
+    /// The kind of the event, such as `job.failed`.
     pub fn kind(&self) -> &str {
         self.body["type"].as_str().unwrap_or_default()
     }
@@ -51,12 +51,12 @@ impl Notice {
         self.body["text"].as_str().unwrap_or_default()
     }
 
-    /// Whether it says again what was told before.
+    /// Whether it repeats an earlier message.
     pub fn is_reminder(&self) -> bool {
         self.body["data"]["reminder"].is_u64()
     }
 
-    /// The run that it is about, if that ended badly and nothing is known of its output.
+    /// The run that it is about, if that ended badly and its output is missing here.
     pub(super) fn wants_output(&self) -> Option<Epoch> {
         let data = &self.body["data"];
         let is_bad = [Cause::Failed, Cause::Lost].iter().any(|cause| data["cause"] == cause.as_str());
@@ -64,13 +64,13 @@ impl Notice {
         Epoch::new(epoch).ok()
     }
 
-    /// Whom it is about.
+    /// The name of its subject.
     pub fn name(&self) -> &str {
         self.body["data"]["name"].as_str().unwrap_or_default()
     }
 }
 
-/// What a notice is made of.
+/// The contents of a notice.
 #[derive(Debug, Clone)]
 pub(super) struct Story<'a> {
     pub subject: &'a Subject,
@@ -80,24 +80,24 @@ pub(super) struct Story<'a> {
     pub epoch: Option<Epoch>,
     pub slot: Option<Slot>,
     pub item: Option<&'a DeadLetter>,
-    /// What is known of the run.
+    /// What is known about the run.
     pub detail: Option<Detail>,
-    /// How often something of the kind happened since somebody was last told.
+    /// How many such events happened since the last message.
     pub count: u64,
-    /// Which of those that are no state of the name.
+    /// Identifies an event that is not about a state, such as a dead letter.
     pub which: String,
     pub failures: u32,
     pub since: Option<Timestamp>,
-    /// When it was over; none if it is not.
+    /// When the outage was over; none if it is not.
     pub over_at: Option<Timestamp>,
     pub missed: u64,
-    /// None unless it was told before and is still so.
+    /// The reminder's number; none if this is not a reminder.
     pub reminder: Option<u32>,
     pub is_flapping: bool,
 }
 
 impl Story<'_> {
-    /// As it is delivered.
+    /// The message to deliver.
     pub fn notice(&self) -> Notice {
         let (subject, name) = (self.subject.word(), self.subject.name());
         let detail = self.detail.as_ref();
@@ -133,10 +133,10 @@ impl Story<'_> {
         Notice { id: self.id(), after: None, body }
     }
 
-    /// Made of what happened, and of nothing that depends on who noticed it, or when.
+    /// Depends on the event only, not on who noticed it, or when.
     fn id(&self) -> String {
         let lineage = self.facts.lineage.map(|lineage| lineage.to_string()).unwrap_or_default();
-        // What is told when it is steady again is news, though it is about the same end.
+        // The message after flapping is a new one, even though it is about the same end.
         let quiet = if self.is_flapping { " flapping" } else { "" };
         let which = match (self.reminder, self.cause) {
             (Some(number), _) => format!("still {number} {:?}", self.since.map(Timestamp::as_millis)),
@@ -157,10 +157,10 @@ impl Story<'_> {
         self.detail.as_ref()?.why.as_deref().filter(|_| self.cause != Cause::Recovered)
     }
 
-    /// Where to look further: at the output only where some is kept.
+    /// The commands that show more: `logs` only if output is stored.
     fn look(&self) -> Vec<String> {
         let name = quoted(self.subject.name());
-        // A slot may have had several runs, of which the last one is found by it.
+        // A slot may have had several runs; by the slot, `logs` finds the last one.
         let kept = self.detail.as_ref().filter(|detail| detail.is_kept).map(|detail| match self.slot {
             Some(slot) if self.cause != Cause::Lost => format!("logs {name} {}", slot_text(slot)),
             _ => format!("logs {name} {}", detail.epoch),
@@ -171,7 +171,7 @@ impl Story<'_> {
                 logs.into_iter().chain([format!("queue show {name} {}", item.id)]).collect()
             }
             (Subject::Queue(_) | Subject::Spool(..), ..) => vec![format!("queue ls {name}")],
-            // No scheduler has written these down.
+            // No scheduler has recorded these.
             (Subject::Job(_), ..) if matches!(self.cause, Cause::Missed | Cause::Late) => {
                 vec!["check --missed".into(), format!("runs {name}")]
             }
@@ -183,7 +183,7 @@ impl Story<'_> {
         commands.into_iter().map(|command| format!("leasehold {command}{store}")).collect()
     }
 
-    /// The machine on which to look, if it cannot be any.
+    /// The machine on which to run them, if not every machine will do.
     fn look_on(&self) -> Option<&str> {
         let Place { host, is_local, .. } = &self.facts.place;
         host.as_deref().filter(|_| *is_local || matches!(self.subject, Subject::Spool(..)))
@@ -252,13 +252,13 @@ impl Story<'_> {
     }
 }
 
-/// As one word of a shell's.
+/// Quoted as one word for a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// The last bytes of a text, from the beginning of a character on.
+/// The last bytes of a text, beginning at a character.
 fn end_of(text: &str, most: usize) -> &str {
     let mut from = text.len().saturating_sub(most);
     while !text.is_char_boundary(from) {

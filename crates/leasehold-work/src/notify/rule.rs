@@ -1,4 +1,4 @@
-//! Who is told of what: the part of a `[[notify]]` table that does not say how.
+//! Who is notified of what: the part of a `[[notify]]` table that does not say how.
 
 use super::cause::{Cause, Causes};
 use super::facts::Subject;
@@ -7,18 +7,18 @@ use leasehold_core::{Error, NamePattern, Result};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What the names of our own queues begin with.
+/// The prefix of our own queues' names.
 pub const RESERVED: &str = "leasehold.notify.";
-/// The longest name of a channel: with what is before it, it is the name of a queue.
+/// The longest name of a channel: with the prefix, it is the name of a queue.
 const MAX_CHANNEL_BYTES: usize = 40;
 
-/// The name of a rule, by which machines that deliver for it find each other.
+/// The name of a rule. Machines that deliver for the same rule use the same queue by it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(String);
 
 impl Channel {
-    /// A name for a rule that has none: what people may see of where it delivers to, such as `webhook-hooks.example.com`, and a
-    /// digest of all of it, which may be secret.
+    /// A name for a rule that has none: the public part of its target, such as `webhook-hooks.example.com`, and a
+    /// digest of the whole target, which may be secret.
     pub fn of_target(shown: &str, target: &str) -> Self {
         const DIGEST_BYTES: usize = 9;
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
@@ -26,7 +26,7 @@ impl Channel {
         Channel(format!("{shown}-{:08x}", crate::digest::digest([target]) as u32))
     }
 
-    /// The text.
+    /// The name, as settings and records have it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -36,7 +36,7 @@ impl Channel {
         format!("{RESERVED}{}", self.0).parse()
     }
 
-    /// Whether a queue is one of ours.
+    /// Whether a queue is one of these.
     pub fn is_reserved(queue: &QueueName) -> bool {
         queue.as_str().starts_with(RESERVED)
     }
@@ -54,29 +54,29 @@ impl FromStr for Channel {
     }
 }
 
-/// When a channel is told.
+/// When a channel is notified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Where to.
+    /// The channel that is notified.
     pub channel: Channel,
-    /// Of what.
+    /// The causes that it is notified of.
     pub on: Causes,
-    /// Of which scheduled jobs.
+    /// For which scheduled jobs.
     pub jobs: Vec<NamePattern>,
-    /// Of which queues, and spools, which are called `spool:/path`.
+    /// For which queues, and for which spools, which are named `spool:/path`.
     pub queues: Vec<NamePattern>,
-    /// Of which leases, scheduled or not.
+    /// For which leases, scheduled or not.
     pub names: Vec<NamePattern>,
-    /// After so many failures or losses in a row, 1 at least.
+    /// After this many failures or losses in a row, at least 1.
     pub after: u32,
-    /// After so many successes in a row it counts as recovered, 1 at least.
+    /// After this many successes in a row it counts as recovered; at least 1.
     pub recovered_after: u32,
-    /// How often to say that it is still down; never if none.
+    /// How often to repeat that it is still down; never if none.
     pub remind: Option<Duration>,
 }
 
 impl Rule {
-    /// Whether it is about this one. A rule without patterns is about everything.
+    /// Whether it is about this subject. A rule without patterns is about every subject.
     pub fn is_about(&self, subject: &Subject) -> bool {
         if self.jobs.is_empty() && self.queues.is_empty() && self.names.is_empty() {
             return true;
@@ -89,7 +89,7 @@ impl Rule {
         }
     }
 
-    /// Whether what comes next can only be judged by what was there before, even if that was nothing.
+    /// Whether later facts can be judged only in comparison with the first ones, even if those were empty.
     pub(super) fn needs_baseline(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Job(_) => self.on.has(Cause::Fenced) || self.watches_slots(),
@@ -98,12 +98,12 @@ impl Rule {
         }
     }
 
-    /// Whether it can be told how a run ended.
+    /// Whether it covers how a run ended.
     pub fn tells_of_ends(&self) -> bool {
         self.on.has(Cause::Failed) || self.on.has(Cause::Lost)
     }
 
-    /// Whether it can be told of anything that concerns the slots of a job.
+    /// Whether it covers the slots of a job.
     pub fn watches_slots(&self) -> bool {
         self.on.has(Cause::Missed) || self.on.has(Cause::Late)
     }

@@ -1,16 +1,17 @@
-//! How a name stands with a rule: what was judged, what was told. Pure functions.
+//! How a name stands with a rule: what was judged, and what was told. Pure functions.
 //!
-//! A name is *down* when it failed or lost its lease as often in a row as the rule says, or when a slot was missed or is late.
-//! It is up again after as many successes in a row as the rule says. Of each cause somebody is told once while it is down, then
-//! reminded, then told that it is back; a job that nobody runs is late and has missed slots for one cause. Refused writes and
-//! dead letters are no state: the first is told at once, and what follows within [`QUIET`] is told together.
+//! A name is *down* when it failed or lost its lease as often in a row as the rule says, or when a slot was missed or
+//! is late. It is up again after as many successes in a row as the rule says. While it is down, each cause is reported
+//! once, then there are reminders, then a message that it is up; for a job that nobody runs, late and missed slots
+//! count as one cause. Refused writes and dead letters are not states: the first is reported at once, and those within
+//! [`QUIET`] after it are reported together.
 //!
-//! Promise: judging the same facts twice changes nothing. What goes down for the [`TURNS`]th time within [`STEADY`] is flapping:
-//! that message says so, and then nobody is told until it has not gone down for [`STEADY`], and then once, of how it is by then.
-//! A clock that was ahead keeps nobody quiet once it is right. Each message names the one before it about the same name, so that
-//! they arrive in order. Nothing is written down of what goes well, so a name without a record may be one that a rule meets for
-//! the first time, or one that was always up: what went down within [`NEWS`] and is back is told, and of what is older only
-//! whether it is still down.
+//! Promise: judging the same facts twice changes nothing. A name that goes down for the [`TURNS`]th time within
+//! [`STEADY`] is flapping. That message says so. Then there is none until the name has not gone down for [`STEADY`],
+//! and then one about its state at that time. A clock that was ahead suppresses no message once it is right. Each
+//! message names the previous one about the same name, so that they arrive in order. Success is not recorded, so a name
+//! without a record may be new to the rule, or may always have been up. If it is new, an outage that is over is
+//! reported if it began within [`NEWS`]; of older ones, only whether it is still down.
 
 use super::cause::Cause;
 use super::facts::{Detail, End, Facts, Subject};
@@ -21,16 +22,16 @@ use leasehold_core::{Epoch, Outcome, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// For how long refused writes and dead letters are gathered.
+/// How long refused writes and dead letters are gathered.
 pub(super) const QUIET: Duration = Duration::from_secs(300);
-/// How often it goes down within [`STEADY`] when it is flapping.
+/// How often it must go down within [`STEADY`] to count as flapping.
 pub(super) const TURNS: usize = 3;
 pub(super) const STEADY: Duration = Duration::from_secs(3_600);
-/// How many dead letters are remembered, so that none is told twice.
+/// How many dead letters are remembered, so that none is reported twice.
 const DEAD_KEPT: usize = 128;
-/// What was down and is back is told for so long, if nobody was there to tell it earlier.
+/// How long an outage that is over is still reported, if no machine judged it earlier.
 const NEWS: Duration = Duration::from_secs(86_400);
-/// Two machines may write them down in another order than they died in.
+/// Two machines may record dead letters in another order than that of their deaths, by at most this.
 const OVERLAP: Duration = Duration::from_secs(60);
 
 /// How a name stands with one rule.
@@ -39,7 +40,7 @@ const OVERLAP: Duration = Duration::from_secs(60);
 pub struct Standing {
     /// Ends up to this epoch were judged.
     epoch: Epoch,
-    /// Missed slots up to this one were judged, and the newest that was found late.
+    /// Missed slots up to this one were judged; and the newest slot that was found late.
     #[serde(skip_serializing_if = "Option::is_none")]
     missed_to: Option<Slot>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,25 +50,25 @@ pub struct Standing {
     fenced: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     dead: Vec<String>,
-    /// Dead letters of before were judged, except for those of the last [`OVERLAP`].
+    /// Dead letters before this time were judged, except for those of the last [`OVERLAP`].
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_to: Option<Timestamp>,
-    /// Failures and losses in a row; successes in a row.
+    /// Failures and losses in a row, and successes in a row.
     bad: u32,
     good: u32,
     /// Slots missed since the last success.
     missed: u64,
-    /// When the first of these was.
+    /// When the first of these happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
     is_down: bool,
-    /// The latest cause, and what it was about.
+    /// The latest cause, with its epoch and slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<(Cause, Option<Epoch>, Option<Slot>)>,
-    /// What is known of the run that it was about, but for its output.
+    /// What is known about the run that it was about, without its output.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Detail>,
-    /// What was told while it is down, and when somebody was last told.
+    /// The causes that were reported while it is down, and the time of the last message.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     told: Vec<Cause>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,19 +77,19 @@ pub struct Standing {
     /// When it went down, the latest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     turns: Vec<Timestamp>,
-    /// Whether it was said that nobody is told for now.
+    /// Whether a message has said that there will be none for now.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_hushed: bool,
     /// The id of the last message.
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<String>,
-    /// Refused writes or dead letters that nobody was told of, and when somebody last was.
+    /// Refused writes or dead letters that were not reported yet, and the time of the last report.
     held_back: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     gathered_from: Option<Timestamp>,
 }
 
-/// One thing that happened.
+/// Something that happened to the name.
 #[derive(Debug, Clone, Copy)]
 struct Happening {
     cause: Option<Cause>,
@@ -98,21 +99,21 @@ struct Happening {
     count: u64,
 }
 
-/// A judgment under way.
+/// A judgment in progress.
 struct Judge<'a> {
     subject: &'a Subject,
     rule: &'a Rule,
     facts: &'a Facts,
     now: Timestamp,
     standing: Standing,
-    /// When the outage was over that is told of.
+    /// When the outage that is being reported was over.
     over_at: Option<Timestamp>,
     notices: Vec<Notice>,
 }
 
 impl Standing {
-    /// Judges what is known now; gives how it stands then, and what is to be told. `before` is none for a name that the rule
-    /// meets for the first time.
+    /// Judges the facts at `now`. Returns the new standing, and the messages.
+    /// `before` is none for a name that the rule meets for the first time.
     pub fn judge(
         before: Option<&Standing>,
         subject: &Subject,
@@ -121,7 +122,7 @@ impl Standing {
         now: Timestamp,
     ) -> (Standing, Vec<Notice>) {
         let standing = before.cloned().unwrap_or_else(|| Standing {
-            // What was missed before the newest run is over.
+            // Slots missed before the newest run no longer matter.
             missed_to: facts.claimed,
             ..Standing::default()
         });
@@ -139,23 +140,24 @@ impl Standing {
         (standing, notices)
     }
 
-    /// Whether it says no more than an absent one would, so that it need not be written down.
+    /// Whether it says no more than a missing one would, so that it need not be stored.
     pub fn is_plain(&self) -> bool {
         let Standing { epoch, missed_to, fenced, .. } = *self;
         *self == Standing { epoch, missed_to, fenced, ..Standing::default() }
     }
 
-    /// Whether two differ in more than how far they have read: what went well need not be written down.
+    /// Whether two differ in more than how far they have read. If not, it need not be stored.
     pub fn differs(&self, other: &Standing) -> bool {
         *self != Standing { epoch: self.epoch, ..other.clone() }
     }
 
-    /// Whether somebody is to be told of dead letters that were held back.
+    /// Whether there are dead letters or refused writes that are still to be reported.
     pub fn holds_back(&self) -> bool {
         self.held_back > 0
     }
 
-    /// What was written down while the store's clock was ahead would keep it quiet until that time has come.
+    /// Times recorded while the store's clock was ahead would suppress messages
+    /// until then, so they are reduced to `now`.
     fn set_clock_back(&mut self, now: Timestamp) {
         self.turns.iter_mut().for_each(|turn| *turn = (*turn).min(now));
         for time in [&mut self.dead_to, &mut self.since, &mut self.told_at, &mut self.gathered_from] {
@@ -176,7 +178,7 @@ impl Standing {
 }
 
 impl<'a> Judge<'a> {
-    /// What is new since it was last judged, in the order of time.
+    /// The new events since the last judgment, in the order of time.
     fn happenings(&mut self) -> Vec<Happening> {
         let standing = &mut self.standing;
         let new = self.facts.ends.iter().filter(|end| end.epoch > standing.epoch);
@@ -189,7 +191,7 @@ impl<'a> Judge<'a> {
         }
         if let Some(late) = self.facts.late.filter(|late| standing.late.is_none_or(|known| *late > known)) {
             standing.late = Some(late);
-            // Of the two the one that says more.
+            // `Missed` says more than `Late`, so of the two it is reported.
             let is_told = self.rule.on.has(Cause::Missed) && happenings.iter().any(|h| h.cause == Some(Cause::Missed));
             happenings.extend((!is_told).then_some(Happening {
                 cause: Some(Cause::Late),
@@ -211,7 +213,7 @@ impl<'a> Judge<'a> {
             self.over_at = None;
             return;
         };
-        // It was steady in between, though nobody looked.
+        // It was steady in between, although no machine judged it then.
         if self.standing.is_hushed && !self.standing.is_down && !self.standing.is_flapping(at) {
             self.standing.is_hushed = false;
             self.tell_up();
@@ -331,16 +333,16 @@ impl<'a> Judge<'a> {
         }
         self.standing.told.clear();
         (self.standing.told_at, self.standing.since, self.standing.cause) = (None, None, None);
-        // The next outage begins at another time, which its reminders are known by.
+        // The next outage begins at another time, which tells its reminders apart.
         self.standing.reminders = 0;
     }
 
-    /// Tells what nobody was told of yet because it was flapping, or new, and reminds.
+    /// Reports what was not reported yet, because it was flapping or new, and sends reminders.
     fn settle(&mut self) {
         let standing = &mut self.standing;
         if standing.is_hushed && !standing.is_flapping(self.now) {
             standing.is_hushed = false;
-            // It went up and down since somebody was told, so how it is now is news.
+            // It went up and down since the last message, so its present state is reported again.
             if standing.is_down {
                 standing.told.clear();
             }
@@ -385,11 +387,11 @@ impl<'a> Judge<'a> {
         standing.dead.extend(new.iter().map(|letter| key(letter)));
         let surplus = standing.dead.len().saturating_sub(DEAD_KEPT);
         standing.dead.drain(..surplus);
-        // A rule that meets the queue for the first time is not told of what is old.
+        // A rule that meets the queue for the first time does not report old ones.
         if is_first { Vec::new() } else { new }
     }
 
-    /// Refused writes and dead letters: the first is told at once, what follows is gathered.
+    /// Refused writes and dead letters: the first is reported at once, those that follow are gathered.
     fn gather(&mut self) {
         let (cause, new, item): (_, u64, Option<&DeadLetter>) = match self.subject {
             Subject::Queue(_) | Subject::Spool(..) => {
@@ -399,7 +401,7 @@ impl<'a> Judge<'a> {
                 (Cause::DeadLetter, new.len() as u64, latest)
             }
             Subject::Job(_) | Subject::Lease(_) => {
-                // What was refused before the rule wanted to know is not told.
+                // Writes that were refused before the rule existed are not reported.
                 let known = self.facts.fenced.map_or(0, |(total, new)| total.saturating_sub(new));
                 let before = self.standing.fenced.unwrap_or(known);
                 let seen = self.facts.fenced.map_or(before, |(total, _)| total);
@@ -419,7 +421,7 @@ impl<'a> Judge<'a> {
         let count = std::mem::take(&mut standing.held_back);
         standing.gathered_from = Some(self.now);
         let standing = &self.standing;
-        // What comes together is known by the latest of it.
+        // A report about several is identified by the latest of them.
         let which = standing.dead.last().cloned().unwrap_or_else(|| standing.fenced.unwrap_or(0).to_string());
         let story = self.story(cause, None, None);
         let notice = Story { item, count, which, failures: 0, since: None, missed: 0, ..story }.notice();
@@ -427,7 +429,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What an end means; none if nothing.
+/// The event behind an end; none if it is not an event.
 fn happening(end: &End) -> Option<Happening> {
     let cause = match end.outcome {
         Outcome::Succeeded => None,

@@ -1,8 +1,8 @@
-//! The sweep: looks at every lease and every published job, whether anybody ran it or not, and at dead letters that were held
-//! back.
+//! The sweep: judges every lease and every published job, whether it was ever
+//! run or not, and dead letters that were held back.
 //!
-//! Promise: what a machine left unjudged when it died is judged by the next sweep of any other; reminders come with it.
-//! Non-promise: it is as late as the time between two sweeps.
+//! Promise: what a machine left unjudged when it died is judged by the next sweep of any other; reminders are sent by
+//! sweeps. Non-promise: that may be as late as the time between two sweeps.
 
 use super::board::{Board, KIND, Watched};
 use super::cause::Cause;
@@ -18,20 +18,21 @@ const PAGE: usize = 500;
 /// What is wrong with a job's slots now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overdue {
-    /// The slot that is due and was not started for too long, or whose run was lost and that nobody has taken up for so long.
+    /// The slot that was not started in time, or whose run was lost and was not taken up again in time.
     pub late: Option<Slot>,
-    /// Slots since the newest run that were not run and will not be: how many, the first and the last.
+    /// Slots after the newest run that were not run and will not be: how many, the first and the last.
     pub missed: Option<(u64, Slot, Slot)>,
 }
 
 impl Overdue {
-    /// Whether nothing is.
+    /// Whether no slot is late or missed.
     pub const fn is_none(&self) -> bool {
         self.late.is_none() && self.missed.is_none()
     }
 }
 
-/// What is wrong with a job's slots, by its definition, its lease's record and its journal, at the store's time.
+/// What is wrong with a job's slots, according to its definition, its lease's
+/// record and its journal, at the store's time.
 pub fn overdue(
     definition: &Definition,
     record: &Ownership,
@@ -39,11 +40,11 @@ pub fn overdue(
     now: Timestamp,
 ) -> Result<(Overdue, Facts)> {
     let schedule = definition.schedule()?;
-    // Before it was published, nobody had to run it.
+    // Before the job was published, nobody had to run it.
     let mut known = journal.clone();
     known.since = Some(journal.since.unwrap_or(definition.at));
     let mut plan = Plan::of(&schedule, record, &known, definition.catch_up()?, now);
-    // The oldest that nobody took up. A scheduler that is there runs it, or writes down that it is dropped.
+    // The oldest that nobody took up. A running scheduler would run it, or record that it is dropped.
     let pending = plan.due.dropped.iter().map(|dropped| dropped.first).chain(plan.due.run.first().copied()).min();
     let late_at = |slot: &Slot| slot.0.plus(definition.delay(*slot)).plus(definition.late_after());
     let is_busy = record.paused.is_some() || record.live_tenure(now).is_some();
@@ -56,8 +57,8 @@ pub fn overdue(
     let mut seen = facts.clone();
     let claimed = record.slot.map(|mark| mark.slot).filter(|_| plan.ahead.is_none());
     if plan.ahead.is_some() {
-        // The newest run is of a time that is still to come. What came due since, and what was dropped up to a time that is still
-        // to come, is what was missed.
+        // The newest run has a slot that is still in the future. Missed are the slots
+        // that came due since, and those that were dropped up to a future time.
         let is_blocked =
             |entry: &&Entry| entry.fate == Fate::DroppedClockAhead || entry.fate.is_missed() && entry.end().0 > now;
         let written = journal.entries.iter().filter(is_blocked).map(|entry| (entry.slot, entry.end()));
@@ -74,7 +75,7 @@ pub fn overdue(
     Ok((Overdue { late, missed }, facts))
 }
 
-/// The slot whose run did not come to its end, and that nobody has taken up for too long since anybody could.
+/// The slot whose run did not complete, and that was not taken up again in time although it could have been.
 fn left_open(plan: &Plan, record: &Ownership, now: Timestamp, definition: &Definition) -> Option<Slot> {
     let slot = match plan.interrupted? {
         Interrupted::Again(slot) | Interrupted::Died(slot) => slot,
@@ -87,8 +88,8 @@ fn left_open(plan: &Plan, record: &Ownership, now: Timestamp, definition: &Defin
 }
 
 impl Board {
-    /// Judges every lease and every published job that a rule is about. What cannot be read or judged is left for the next
-    /// sweep; the first such error is given at the end.
+    /// Judges every lease and every published job that a rule is about. What cannot be read or judged is left for the
+    /// next sweep; the first such error is returned at the end.
     pub async fn sweep(&self) -> Result<()> {
         if self.rules().is_empty() {
             return Ok(());
@@ -117,7 +118,7 @@ impl Board {
                 break;
             }
         }
-        // Those that were never run.
+        // Jobs that were never run.
         for (name, definition) in definitions {
             let seen = self.coordinator().inspect(&name).await?;
             let slots = Some((&definition, journals.remove(&name).unwrap_or_default()));
@@ -134,7 +135,7 @@ impl Board {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// Tells of dead letters that were held back, of any queue.
+    /// Reports dead letters that were held back, of any queue.
     async fn sweep_held_back(&self) -> Result<()> {
         let mut trouble = None;
         for (key, watched) in &self.all_watched().await? {
@@ -168,8 +169,8 @@ impl Board {
         Ok(())
     }
 
-    /// What is known of a lease whose run has ended, with its slots if a rule is about them: what was missed before the run is
-    /// judged before it. What is due now may be started this very moment, and is left to a sweep.
+    /// The facts about a lease whose run has ended, with its slots if a rule is about them: slots missed before the run
+    /// are judged before it. A slot that is due now may be starting at this moment, so it is left to a sweep.
     pub async fn facts(&self, lease: &LeaseName, seen: &Inspection) -> Result<Facts> {
         if seen.record.slot.is_some() && self.rules().iter().any(Rule::watches_slots) {
             let definition = Definitions::new(self.coordinator().clone()).read(lease).await?;
@@ -183,8 +184,8 @@ impl Board {
         Ok(Facts::of_lease(&seen.record, seen.now))
     }
 
-    /// Judges the dead letters of a queue or a spool, and tells what was held back of others. Those that cannot be read are left
-    /// for another time.
+    /// Judges the dead letters of a queue or a spool, and reports what was held
+    /// back for others. Letters that cannot be read are left for a later sweep.
     pub async fn sweep_letters(&self, subject: &Subject, backlog: &impl Backlog) -> Result<()> {
         if !self.watches(subject) {
             return self.sweep_held_back().await;
@@ -226,7 +227,7 @@ impl Board {
         }
     }
 
-    /// How many stale writes of each lease were refused, if a rule wants to know.
+    /// How many stale writes of each lease were refused, if a rule is about that.
     async fn all_fenced(&self) -> Result<HashMap<LeaseName, u64>> {
         let mut all = HashMap::new();
         if !self.rules().iter().any(|rule| rule.on.has(Cause::Fenced)) {
@@ -246,7 +247,7 @@ impl Board {
     }
 }
 
-/// What a sweep found of one lease.
+/// What a sweep read about one lease.
 struct Look<'a> {
     seen: &'a Inspection,
     slots: Option<(&'a Definition, Journal)>,

@@ -1,4 +1,4 @@
-//! Courses of a lease: what is told when, and what is not.
+//! Histories of a lease: what is reported when, and what is not.
 
 mod notices;
 
@@ -33,19 +33,19 @@ pub(super) fn rule(on: &[Cause]) -> Rule {
     }
 }
 
-/// A lease whose runs end one after the other, one a minute, and the record of what was told.
-/// A run that ended so, at this minute.
+/// A run that ended with this outcome, at this minute.
 fn end(number: u64, slot: Option<Slot>, outcome: Outcome, minute: u64) -> facts::End {
     facts::End { epoch: epoch(number), granted: at(0), slot, outcome, at: at(minute) }
 }
 
+/// A lease whose runs end one after the other, one a minute, and the record of what was told.
 struct Course {
     subject: Subject,
     rules: Vec<Rule>,
     watched: Watched,
     facts: Facts,
     minute: u64,
-    /// The ids of all that was told.
+    /// The ids of all messages.
     ids: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ impl Course {
         }
     }
 
-    /// Judges what is known, at this minute; gives the types of what is told.
+    /// Judges the facts at this minute; returns the kinds of the messages.
     fn judge(&mut self, minute: u64) -> Vec<String> {
         self.minute = minute;
         if let Some(next) = self.watched.judged(&self.subject, &self.rules, &self.facts, at(minute)) {
@@ -73,7 +73,7 @@ impl Course {
         told.iter().map(|notice| notice.kind().trim_start_matches("job.").to_owned()).collect()
     }
 
-    /// One more run ends so, a minute later.
+    /// One more run ends with this outcome, a minute later.
     fn ends(&mut self, outcome: Outcome) -> Vec<String> {
         let minute = self.minute + 1;
         let number = self.facts.ends.len() as u64 + 1;
@@ -114,7 +114,7 @@ fn the_same_facts_judged_twice_or_by_two_machines_change_nothing_and_have_one_id
 fn a_machine_that_died_before_it_told_leaves_it_to_whoever_looks_next() {
     let mut course = Course::new(rule(&[Cause::Failed, Cause::Lost, Cause::Recovered]));
     course.ends(Outcome::Succeeded);
-    // Two ends that nobody judged when they came.
+    // Two ends that no machine judged when they came.
     for (number, outcome) in [(2, Outcome::Failed), (3, Outcome::Expired)] {
         course.facts.ends.push(end(number, None, outcome, number));
     }
@@ -180,7 +180,7 @@ fn what_goes_up_and_down_is_quiet_until_it_is_steady() {
     assert_eq!(course.judge(90), ["failed"], "steady, and down");
     assert!(course.judge(91).is_empty());
     assert_eq!(course.ends(Outcome::Succeeded), ["recovered"]);
-    // Steady, and up.
+    // Steady and up.
     for _ in 0..3 {
         course.ends(Outcome::Failed);
         course.ends(Outcome::Succeeded);
@@ -231,7 +231,7 @@ fn a_clock_that_was_ahead_keeps_nobody_quiet() {
         course.ends(Outcome::Failed);
         course.ends(Outcome::Succeeded);
     }
-    // It is set right.
+    // The clock is set right.
     assert!(course.judge(10).is_empty());
     assert_eq!(course.judge(71), ["recovered"], "steady for an hour since");
     assert_eq!(course.ends(Outcome::Failed), ["failed"]);
@@ -272,7 +272,7 @@ fn slots_that_were_dropped_while_the_clock_was_ahead_are_missed_when_their_time_
         course.judge(minute)
     };
     assert!(judge(1, &[]).is_empty());
-    // An hour ahead, and then right again.
+    // The clock is an hour ahead, and then right again.
     assert_eq!(judge(61, &[(2, 60)]), ["missed"]);
     assert!(judge(3, &[(2, 60)]).is_empty(), "they were told");
     assert!(judge(5, &[(2, 60)]).is_empty(), "it is still down");
@@ -338,7 +338,7 @@ fn a_reminder_has_the_exit_code_and_the_reason_of_the_failure_that_it_reminds_of
     let known = Detail { epoch: epoch(1), exit_code: Some(124), why, is_kept: true, ..Detail::default() };
     course.facts = course.facts.with_detail(Some(known));
     assert_eq!(course.ends(Outcome::Failed), ["failed"]);
-    // Another machine, which knows nothing of the run.
+    // Another machine, which knows nothing about the run.
     course.facts.details.clear();
     course.watched = course.watched.judged(&course.subject, &course.rules, &course.facts, at(11)).unwrap();
     let notice = course.watched.take_outbox().remove(0);
@@ -377,14 +377,14 @@ fn what_is_told_after_the_quiet_is_another_message_and_a_new_outage_is_told_thou
             course.ends(Outcome::Succeeded);
         }
     };
-    // It fails for good in the end, and nothing else is heard of it.
+    // In the end it fails and stays down, without any further event.
     let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
     flapping(&mut course);
     assert!(course.ends(Outcome::Failed).is_empty(), "it is quiet");
     assert_eq!(course.judge(200), ["failed"]);
     let (last, earlier) = course.ids.split_last().unwrap();
     assert!(!earlier.contains(last));
-    // It recovers, and nobody looks until it fails again.
+    // It recovers, and no machine judges it until it fails again.
     let mut course = Course::new(rule(&[Cause::Failed, Cause::Recovered]));
     flapping(&mut course);
     course.minute = 300;

@@ -1,6 +1,7 @@
 //! One request on one item, by the loop in [`leasehold_core::cell`]; and the first write of an item.
 //!
-//! Promise: the loop's. Non-promise: places in line are hints, and follow later where the store writes one record at a time.
+//! Promise: the loop's. Non-promise: positions in line are hints, and follow
+//! later where the store writes one record at a time.
 
 use super::grant::Seen;
 use super::queue::{Added, Queue, missing};
@@ -17,7 +18,7 @@ use leasehold_core::{Anchor, Error, Kind, Remedy, Result, Timestamp};
 /// The outcome of a request.
 pub(super) type Applied<'a> = leasehold_core::cell::Applied<'a, Item, Refusal>;
 
-/// Where an item's record lies. Its place in line is moved along with it.
+/// Where an item's record is stored. Its position in line is moved with it.
 #[derive(Clone, Copy)]
 pub(super) struct ItemRow<'a> {
     pub(super) queue: &'a Queue,
@@ -45,7 +46,7 @@ impl Row for ItemRow<'_> {
 }
 
 impl Queue {
-    /// Decides a request and writes what comes of it.
+    /// Decides a request and writes the result.
     pub(super) async fn apply<'s>(
         &self,
         name: &ItemName,
@@ -71,7 +72,7 @@ impl Queue {
         ItemRow { queue: self, name, verb: Verb::Direct }.read(self.clock().now()).await
     }
 
-    /// Changes a record that may not be there.
+    /// Changes a record that may not exist.
     async fn change<'s>(
         &self,
         name: &ItemName,
@@ -91,9 +92,9 @@ impl Queue {
         OptionalRow(ItemRow { queue: self, name, verb })
     }
 
-    /// Writes a new item unless it is there, and sees that it stands in line.
+    /// Writes a new item unless it exists, and ensures that it is in line.
     pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
-        // Most are new: the first write expects that nothing is there.
+        // Most are new, so the first write expects that the key has no value.
         let nothing = Anchor { now: item.added, asked: self.clock().now() };
         let nothing = Sighting::new(None, None, nothing);
         match self.change(&name, &Change::Add(item), Start::Remembered(&nothing)).await? {
@@ -116,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// Sees that an item which is stored stands in line: whoever added it may have died before that.
+    /// Ensures that a stored item is in line: the process that added it may have died before that.
     pub(super) async fn ensure_in_line(
         &self,
         name: &ItemName,
@@ -135,15 +136,16 @@ impl Queue {
         Ok(added(name.clone()))
     }
 
-    /// Refuses to continue in a namespace that is on its way to another store, or has gone there, or in which another store's
-    /// records arrive. A migration is not in its own way.
+    /// Refuses to continue in a namespace that is moving to another store, has moved there, or into which another
+    /// store's records arrive. A migration does not block itself.
     pub(super) async fn check_migration(&self) -> Result<()> {
         let what = format!("queue `{}`", self.name);
         migration::look(self.store().as_ref()).await?.check_for(&what, self.migration)
     }
 
-    /// Looks at the namespace's mark again after items were added: either the migration sees them, or this look sees the
-    /// migration. Those that it has seen go along and count; the others are taken back, and then nothing was added.
+    /// Reads the namespace's mark again after items were added: either the migration sees
+    /// them, or this read sees the migration. Items that the migration has seen move with
+    /// it and count. The others are taken back, and if there were any, this is an error.
     pub(super) async fn confirm(&self, added: &mut Vec<Added>) -> Result<()> {
         let Err(refused) = self.check_migration().await else { return Ok(()) };
         let (mut gone, all) = (false, std::mem::take(added));
@@ -169,8 +171,8 @@ impl Queue {
         if gone { Err(refused) } else { Ok(()) }
     }
 
-    /// Erases an item that was just added, unless a migration has it on its way or somebody has claimed it.
-    /// Gives whether it is gone: otherwise the migration takes it to the new store, or leaves it here if it is given up.
+    /// Erases an item that was just added, unless a migration is moving it or somebody has claimed it. Returns whether
+    /// it is gone. If not, the migration takes it to the new store, or leaves it here if it is given up.
     async fn take_back(&self, name: &ItemName) -> Result<bool> {
         match self.change(name, &Change::TakeBack, Start::Read).await? {
             ChangeApplied::Yes { before, .. } => {
@@ -189,13 +191,13 @@ fn changing(name: &ItemName) -> Error {
     Error::new(Kind::Contended, format!("item `{name}` keeps changing; try again"))
 }
 
-/// A record that may not be there, as last seen.
+/// A record that may not exist, as last seen.
 pub(super) type Sighting = leasehold_core::cell::Seen<Option<Item>>;
 type ChangeApplied<'a> = leasehold_core::cell::Applied<'a, Option<Item>, Obstacle>;
 
-/// A change by which a record comes or goes.
+/// A change that creates or erases a record.
 pub(super) enum Change<'a> {
-    /// Writes it, unless it is there.
+    /// Writes it, unless it exists.
     Add(&'a Item),
     /// Erases it, unless something has happened to it since it was added.
     TakeBack,
@@ -203,7 +205,7 @@ pub(super) enum Change<'a> {
 
 /// Why a record is left as it is.
 pub(super) enum Obstacle {
-    /// A migration has it on its way.
+    /// A migration is moving it.
     Relocation(Relocation),
     /// Somebody has claimed it.
     InUse,
@@ -224,7 +226,7 @@ impl Protocol for Change<'_> {
             (Change::Add(item), Some(known)) if matches!(known.state, State::Purged { .. }) => {
                 write(Some(item.after(known)))
             }
-            // Ours, or added by somebody else, who perhaps got no answer either.
+            // Ours, or added by another process, whose write may also have got no answer.
             (Change::Add(_), Some(_)) => Decision::AlreadyApplied,
             (Change::TakeBack, Some(known)) if known.state != State::Ready => Decision::Refuse(Obstacle::InUse),
             (Change::TakeBack, Some(known)) if !known.history.is_empty() => Decision::Refuse(Obstacle::EarlierEpochs),
@@ -234,7 +236,7 @@ impl Protocol for Change<'_> {
 
     fn fate(&self, _: &Option<Item>, _: &Option<Item>) -> Fate {
         match self {
-            // What is there now is confirmed, whoever added it.
+            // Whatever is there now is confirmed, whoever added it.
             Change::Add(_) => Fate::NotApplied,
             Change::TakeBack => Fate::Unknown,
         }
@@ -249,7 +251,7 @@ impl Protocol for Change<'_> {
     }
 }
 
-/// The same row, also where there is nothing yet.
+/// The same row, which may have no record yet.
 pub(super) struct OptionalRow<'a>(ItemRow<'a>);
 
 impl Row for OptionalRow<'_> {
@@ -294,7 +296,7 @@ mod tests {
     use leasehold_core::{Lineage, MemoryStore, Nonce};
     use std::sync::Arc;
 
-    /// An item that was written after the first look at the namespace's mark, and before the migration's mark.
+    /// An item that was written after the first read of the namespace's mark, and before the migration's mark.
     async fn overtaken() -> (Queue, Migration, Added) {
         let queue = Queue::new(Arc::new(MemoryStore::default()), "mail".parse().unwrap());
         let payload = Payload::new("one").unwrap();

@@ -1,4 +1,4 @@
-//! What a queue in a store does as a [`Backlog`].
+//! A queue in a store, as a [`Backlog`].
 
 use super::claimer::{Claimed, Claimer};
 use super::grant::{ItemGrant, watch_item};
@@ -167,7 +167,7 @@ impl Backlog for Queue {
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<Carried> {
         let Ordered { by, why, if_epoch, order } = order;
         let past = if let Order::Retry { past } = &order { *past } else { None };
-        // An item that has another epoch refuses it, so that is the one that it was carried out on.
+        // An item with another epoch refuses the order, so this is the epoch on which it was carried out.
         let decided_on = if_epoch.unwrap_or(self.read(&self.item(id.clone())).await?.record.epoch);
         let (item, token) = self.operate(id, by, why, Some(decided_on), order).await?;
         let epoch = past.map_or(decided_on, |past| decided_on.max(past)).next().unwrap_or(item.epoch);

@@ -1,11 +1,12 @@
 //! Claiming the next item: "acquire any of these", from the front of the line.
 //!
-//! Promise: a lone worker claims strictly in order: what was acknowledged before a claim began, and goes before the others,
-//! is claimed first. Several spread out over the front of the line when they get in each other's way, and each takes its
-//! share of the janitor's work: what ran out is claimed again, what is stale is taken out of the line, what a dead worker left
-//! undone is done. An item that makes trouble is set aside for a while and named once; the others are claimed. Claiming costs
-//! one swap and a short listing, however long the line is. Non-promise: with several workers the order holds roughly, and an
-//! item that was to wait may come up to a second later than others that were due after it.
+//! Promise: a lone worker claims strictly in order: an item that was acknowledged before a claim began,
+//! and precedes the others, is claimed first. Several workers spread out over the front of the line when
+//! they collide, and each does its share of the janitor's work: items with expired claims are claimed
+//! again, stale entries are removed, and the unfinished work of dead workers is finished. An item that
+//! causes errors is set aside for a while and reported once; the others are claimed. Claiming costs one
+//! swap and a short listing, however long the line is. Non-promise: with several workers the order is
+//! approximate, and a delayed item may come up to a second later than others that were due after it.
 
 use super::apply::Applied;
 use super::grant::{ItemGrant, Seen};
@@ -23,20 +24,20 @@ use leasehold_system::undo::{Mend, undone};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// How long a listing is used before the line is listed again: something more urgent may have come.
+/// How long a listing is used before the line is listed again: a more urgent item may have come.
 const FRESH: Duration = Duration::from_secs(1);
 /// How often an idle worker looks where the store cannot push, and where it can: hints may be lost.
 const POLL: Duration = Duration::from_secs(1);
 pub(super) const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
-/// How long an item is left alone whose record is damaged, and one for which the store gave no answer (doubled each time).
+/// How long an item with a damaged record is set aside, and one for which the store did not answer (doubled each time).
 const DAMAGED: Duration = Duration::from_secs(60);
 const TROUBLED: Duration = Duration::from_secs(1);
 const MOST_DOUBLED: u32 = 5;
-/// So many items in a row without an answer mean that the store is away.
+/// This many items in a row without an answer mean that the store is unreachable.
 pub(super) const MOST_TROUBLED: usize = 4;
-/// How many items are remembered that a warning was given for, so as not to repeat it.
+/// How many items are remembered for which a warning was given, so that none is repeated.
 const MOST_NAMED: usize = 4096;
-/// How often an idle worker makes sure that the queue was not moved to another store.
+/// How often an idle worker checks that the queue was not moved to another store.
 const BETWEEN_MIGRATION_CHECKS: Duration = Duration::from_secs(10);
 /// The shortest time between two listings, however often the store hints.
 const DEAF: Duration = Duration::from_millis(20);
@@ -50,34 +51,34 @@ pub struct Claimer {
     pub(super) view: View,
     watch: Option<Watch>,
     pub(super) sweep: Sweep,
-    /// When to ask next whether the queue was moved.
+    /// When to check next whether the queue was moved.
     next_migration_check: Moment,
-    /// Items that the store gave no answer for.
+    /// Items for which the store did not answer.
     troubled: HashMap<LinePosition, Postponed>,
-    /// Warnings about items that were set aside and are not given yet, and the items that were warned about.
+    /// Warnings about items that were set aside, not reported yet; and the items that were warned about.
     untold: Vec<Error>,
     named: HashSet<ItemName>,
 }
 
-/// An item that the store gave no answer for.
+/// An item for which the store did not answer.
 #[derive(Debug)]
 struct Postponed {
     /// Until when it is set aside.
     until: Moment,
-    /// How often it was.
+    /// How often it was set aside.
     times: u32,
-    /// What the store said.
+    /// The store's error.
     what: String,
 }
 
-/// What a look at the line gave.
+/// The result of a look at the line.
 #[derive(Debug)]
 pub enum Claimed {
-    /// An item.
+    /// An item was claimed.
     Item(Box<ItemGrant>),
-    /// There is nothing to claim; look again at this moment, or when the store hints.
+    /// There is nothing to claim. Look again at this moment, or when the store hints.
     Nothing {
-        /// When.
+        /// The moment, by this machine's clock.
         look_again: Moment,
         /// Why a waiting item could not be claimed, if there is one: the line is not as empty as it looks.
         held_up: Option<Error>,
@@ -85,7 +86,7 @@ pub enum Claimed {
 }
 
 impl Claimer {
-    /// Claims for this long at a time, as a holder of this label.
+    /// A claimer whose claims have this TTL and label.
     pub fn new(queue: Queue, label: Option<Label>, ttl: Ttl) -> Result<Self> {
         queue.check_ttl(ttl)?;
         Ok(Claimer {
@@ -102,18 +103,18 @@ impl Claimer {
         })
     }
 
-    /// The queue.
+    /// The queue that it claims from.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// What was wrong with items that were set aside, since this was last asked. Each is named once.
+    /// The errors of items that were set aside since the last call. Each item is reported once.
     pub fn troubles(&mut self) -> Vec<Error> {
         std::mem::take(&mut self.untold)
     }
 
-    /// Waits for an item. Nothing is claimed when the future is dropped while it waits; what was being claimed runs out
-    /// by itself.
+    /// Waits for an item. If the future is dropped while it waits, nothing is
+    /// claimed; a claim in progress expires by itself.
     pub async fn next(&mut self) -> Result<ItemGrant> {
         loop {
             match self.claim().await? {
@@ -123,9 +124,9 @@ impl Claimer {
         }
     }
 
-    /// Waits for an item, for this long at most. What is there already is claimed however short that is, and a claim that
-    /// was begun is finished. A store that is away in between, or has no room for one more client, is waited for. One that
-    /// is away at the first look is an error.
+    /// Waits for an item, for at most this long. An item that is already there is claimed however short the limit is,
+    /// and a claim that was begun is finished. A store that becomes unreachable, or has no room for another client, is
+    /// retried. A store that is unreachable at the first look is an error.
     pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ItemGrant>> {
         let clock = self.queue.clock().clone();
         let until = clock.now() + limit;
@@ -135,7 +136,7 @@ impl Claimer {
                 Ok(Claimed::Item(grant)) => return Ok(Some(*grant)),
                 Ok(Claimed::Nothing { look_again, .. }) => look_again,
                 Err(error) if clock.now() < until && passes(error.kind(), is_first) => {
-                    // Also where a watch is to be set up: that may have to wait for the store too.
+                    // Even where a watch would have to be set up: that may have to wait for the store too.
                     clock.sleep_until((clock.now() + POLL).min(until)).await;
                     continue;
                 }
@@ -153,7 +154,7 @@ impl Claimer {
     async fn wait(&mut self, look_again: Moment) {
         let clock = self.queue.clock().clone();
         let Some(watch) = &mut self.watch else {
-            // What came before the watch was in place hinted nobody: look once more.
+            // Changes before the watch was in place gave no hint: look once more.
             self.watch = Some(self.queue.line.listen().await);
             return;
         };
@@ -164,8 +165,8 @@ impl Claimer {
         }
     }
 
-    /// Looks at the line, and claims the first item that may be claimed. An error is the store's; one that is an item's sets
-    /// the item aside.
+    /// Looks at the line, and claims the first item that may be claimed. An
+    /// error is the store's; an item's error only sets the item aside.
     pub async fn claim(&mut self) -> Result<Claimed> {
         let (mut has_looked, mut troubled) = (false, 0);
         loop {
@@ -215,8 +216,8 @@ impl Claimer {
         Ok(Claimed::Nothing { look_again, held_up })
     }
 
-    /// Leaves an item alone for a while that could not be claimed, or put back in line, and continues with the others. An error
-    /// that is not its own goes to the caller.
+    /// Sets an item aside for a while that could not be claimed, or put back in line, and continues with the others. An
+    /// error that is not the item's own is returned.
     pub(super) async fn set_aside(&mut self, place: LinePosition, error: Error) -> Result<()> {
         let now = self.queue.clock().now();
         let times = self.troubled.get(&place).map_or(0, |trouble| trouble.times);
@@ -226,7 +227,7 @@ impl Claimer {
                 self.queue.check_migration().await?;
                 DAMAGED
             }
-            // A record of a newer format is the item's own trouble; a store that allows nothing is everybody's.
+            // A record of a newer format concerns one item; a store that denies permission concerns them all.
             Kind::Unsupported if self.queue.look(&place.item).await.is_ok() => return Err(error),
             _ => DAMAGED,
         };
@@ -234,7 +235,7 @@ impl Claimer {
         let what = format!("item `{}` is set aside for {said}, and the others are worked on: {error}", place.item);
         self.view.busy.insert(place.clone(), now + pause);
         if is_passing(error.kind()) {
-            // If it is the store's trouble after all, the next listing tells, and nothing is said of the item.
+            // If it is the store's trouble after all, the next listing fails, and no item is blamed.
             self.view.candidates.clear();
             self.troubled.insert(place, Postponed { until: now + pause, times: times + 1, what });
         } else {
@@ -243,7 +244,7 @@ impl Claimer {
         Ok(())
     }
 
-    /// Warns about the items that had no answer, now that the store has answered for others.
+    /// Warns about the items without an answer, now that the store has answered for others.
     fn tell(&mut self) {
         let told: Vec<_> = self.troubled.iter().map(|(place, t)| (place.item.clone(), t.what.clone())).collect();
         for (item, what) in told {
@@ -260,7 +261,7 @@ impl Claimer {
         }
     }
 
-    /// Stops claiming if the queue was moved: an empty line does not say where its items went.
+    /// Stops claiming if the queue was moved: an empty line does not say where its items are.
     async fn check_not_moved(&mut self) -> Result<()> {
         let now = self.queue.clock().now();
         if now < self.next_migration_check {
@@ -270,8 +271,8 @@ impl Claimer {
         self.queue.check_migration().await
     }
 
-    /// Leaves a stale entry alone for a while where only the server can take it out of the line: it would be tried again and
-    /// again, and hide those behind it.
+    /// Sets a stale entry aside for a while, where only the server can remove it from the line. Otherwise it would be
+    /// tried again and again, and hide those behind it.
     fn pass_over(&mut self, place: &LinePosition) {
         if self.queue.line.is_served() {
             self.view.busy.insert(place.clone(), self.queue.clock().now() + TROUBLED);
@@ -284,7 +285,7 @@ impl Claimer {
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
         let copy = if listed.is_suspect { None } else { self.view.anchor.zip(listed.copy()) };
         let copy = copy.map(|(anchor, (item, revision))| Seen::new(item, Some(revision), anchor));
-        // If it has changed since, there are others.
+        // If the item has changed since, there are others.
         let start = copy.as_ref().map_or(Start::Read, Start::OnlyOn);
         let applied = self.queue.apply(&name, &request, start).await?;
         let is_one_step = self.queue.line.is_one_step();
@@ -295,14 +296,14 @@ impl Claimer {
                 }
                 self.view.claimed(is_one_step);
                 self.sweep.put_off();
-                // Where the item stands now, if that was a place it had left before.
+                // The entry where the item stands now, if it had stood there before.
                 let entry = (written.record.place(&name) == listed.place).then(|| listed.tag().clone());
                 if !is_one_step {
                     // Its entry stays in line while it is worked on.
                     self.view.busy.insert(listed.place, written.anchor.asked + self.ttl.get());
                 }
                 match self.queue.granted(name, &holder, self.ttl, *written, entry) {
-                    // The exchange took longer than the claim lasts: as if another worker had claimed it.
+                    // The exchange took longer than the claim lasts: the same as if another worker had claimed it.
                     Err(error) if error.kind() == Kind::Lost => Ok(None),
                     other => other.map(Some),
                 }
@@ -327,7 +328,7 @@ impl Claimer {
                 Ok(None)
             }
             Applied::No { refusal: Refusal::Draining(drain), seen } => {
-                // It is kept for an operator, who takes it or lets the time pass.
+                // It is reserved for an operator, who takes it or lets the time pass.
                 let anchor = seen.anchor;
                 self.view.busy.insert(listed.place, anchor.asked + drain.until.saturating_since(anchor.now).min(POLL));
                 Ok(None)
@@ -366,7 +367,7 @@ const fn passes(kind: Kind, is_first: bool) -> bool {
     }
 }
 
-/// Whether the store may be the cause, so that it may pass.
+/// Whether the store may be the cause, so that retrying may help.
 pub(super) const fn is_passing(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
 }

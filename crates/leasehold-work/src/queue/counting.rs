@@ -1,7 +1,7 @@
 //! Counting what is in a queue, and whether anything is left to do.
 //!
-//! Promise: by the records, which are the truth; the line only tells early that something is left. Non-promise: items that
-//! come or change meanwhile may be counted as they were or as they are.
+//! Promise: it counts records, which are the truth; the line only shows early that something is left. Non-promise:
+//! items that are added or changed meanwhile may be counted in either state.
 
 use super::queue::Queue;
 use crate::tally::{DeadLetter, Tally};
@@ -10,11 +10,11 @@ use leasehold_core::item::record::{Item, State};
 use leasehold_core::{Error, Kind, Result, Timestamp};
 
 const PAGE: usize = 500;
-/// How many places of the line are looked at before all records are.
+/// How many positions in line are read before all records are.
 const LOOKED_AT: usize = 16;
 
 impl Queue {
-    /// Looks at every item, once.
+    /// Reads every item, once.
     async fn each(&self, mut see: impl FnMut(ItemName, Result<Item>, Timestamp)) -> Result<()> {
         let mut after = None;
         loop {
@@ -50,7 +50,8 @@ impl Queue {
         Ok(tally)
     }
 
-    /// The dead letters, in the order in which they were given up. What cannot be read goes to `troubles`.
+    /// The dead letters, in the order in which they were given up. Errors of
+    /// those that cannot be read are added to `troubles`.
     pub async fn dead_letters(&self, troubles: &mut Vec<Error>) -> Result<Vec<DeadLetter>> {
         let mut letters = Vec::new();
         self.each(|name, item, _| match item {
@@ -63,7 +64,7 @@ impl Queue {
         Ok(letters)
     }
 
-    /// Whether every item is finished: none waits, none is claimed, and no completion has anything left to add.
+    /// Whether every item is finished: none waits, none is claimed, and no completion has follow-ups left to add.
     /// [`Kind::Corrupt`] if only items that cannot be read are left.
     pub async fn is_finished(&self) -> Result<bool> {
         for listed in self.line.front(Stand::Aside, None, 0, LOOKED_AT).await?.line {

@@ -1,6 +1,6 @@
-//! An operator asks whoever has claimed an item to finish.
+//! An operator's request to the worker that has claimed an item, to finish.
 //!
-//! Promise: nothing is taken here. The request runs out by itself, and until then nobody new claims the item.
+//! Promise: nothing is taken away here. The request expires by itself, and until then nobody else can claim the item.
 
 use super::apply::Applied;
 use super::queue::{Queue, missing, refused};
@@ -15,8 +15,8 @@ use leasehold_core::{Epoch, Nonce, Result};
 use std::time::Duration;
 
 impl Queue {
-    /// Asks whoever has claimed it to finish; gives the item, none if nobody has claimed it. One that is decided on no epoch is
-    /// decided on the one that is seen first.
+    /// Asks the worker that has claimed it to finish; returns the item, or none if nobody has claimed it. Without an
+    /// expected epoch, the request applies to the epoch that is read first.
     pub async fn ask_to_finish(&self, id: &ItemId, asking: Asking) -> Result<Option<Item>> {
         let name = self.item(id.clone());
         let before = self.read(&name).await?;
@@ -31,8 +31,8 @@ impl Queue {
         }
     }
 
-    /// Waits until whoever claimed it at this epoch has ended, has run out of time or has lost it, and at most this long. Gives
-    /// what was seen last.
+    /// Waits, at most this long, until the worker that claimed it at this epoch
+    /// has ended, has run out of time or has lost it. Returns what it saw last.
     pub async fn drained(&self, id: &ItemId, epoch: Epoch, limit: Duration) -> Result<Item> {
         let name = self.item(id.clone());
         let watch = self.store().watch(&name.key()?).await.unwrap_or(Watch::silent());

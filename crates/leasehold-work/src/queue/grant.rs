@@ -1,7 +1,7 @@
-//! A claimed item, and until when it may be believed in.
+//! A claimed item, and how long the claim may be trusted.
 //!
-//! Promise: the trust window of a lease holds for an item too: see `leasehold_core::Grant`. Non-promise: a grant that is not
-//! kept runs out.
+//! Promise: the trust window of a lease applies to an item too: see
+//! `leasehold_core::Grant`. Non-promise: a grant that is not renewed expires.
 
 use leasehold_core::hints::{self, Opening};
 use leasehold_core::item::name::ItemName;
@@ -13,17 +13,17 @@ use std::sync::Arc;
 /// An item as last seen.
 pub(super) type Seen = leasehold_core::cell::Seen<Item>;
 
-/// A claimed item, and where it stood in line.
+/// A claimed item, and its entry in the line.
 #[derive(Debug, Clone)]
 pub struct ItemGrant {
     pub(super) name: ItemName,
     pub(super) grant: Grant<Item>,
-    /// The tag of its entry in the line, if it was found there.
+    /// The revision of its entry in the line, if it was found there.
     pub(super) entry: Option<Revision>,
 }
 
 impl ItemGrant {
-    /// The item.
+    /// The name of the item.
     pub fn name(&self) -> &ItemName {
         &self.name
     }

@@ -1,8 +1,10 @@
-//! The janitor: puts back what ran out, finds what is in no line, finishes what a dead worker left undone.
+//! The janitor: puts items with expired claims back, finds items that are in no
+//! line, and finishes what a dead worker left undone.
 //!
-//! Promise: any number of janitors at any time are safe, because each of their steps is a swap on the item's own record,
-//! or only concerns hints. Every worker does its share of it, so none need be run. The trouble of one item is told, and the
-//! others are looked after. A purged item's key may be used again, and its epochs continue. Non-promise: purging is final.
+//! Promise: any number of janitors may run at any time, because each of their steps is a swap on the
+//! item's own record, or only concerns hints. Every worker does its share, so no separate janitor is
+//! needed. An item that causes an error is reported, and the others are handled. A purged item's key
+//! may be used again, and its epochs continue. Non-promise: purging cannot be undone.
 
 use super::apply::Applied;
 use super::claimer::{MOST_TROUBLED, is_passing};
@@ -21,46 +23,46 @@ use std::time::Duration;
 
 /// How many records are read at once.
 const PAGE: usize = 50;
-/// How long an idle worker rests between two pages, and between two rounds.
+/// How long an idle worker pauses between two pages, and between two rounds.
 const BETWEEN_PAGES: Duration = Duration::from_secs(2);
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(600);
 
 /// What a janitor did.
 #[derive(Debug, Default)]
 pub struct Chores {
-    /// Claims that had run out, put back in line.
+    /// Items whose claims had expired, put back in line.
     pub requeued: usize,
-    /// Items that were tried often enough, and are dead letters now.
+    /// Items that had used up their attempts, and are dead letters now.
     pub buried: usize,
-    /// Items that were in no line, or in a spool had become due.
+    /// Items that were in no line, or that had become due in a spool.
     pub lined_up: usize,
-    /// Completions whose follow-ups were still to be added.
+    /// Completions whose follow-ups were added now.
     pub settled: usize,
-    /// Items that waited for a time that the store's clock told before it was set back, and wait no longer than asked now.
+    /// Items whose wait was too long because the store's clock was set back, and was shortened to what was requested.
     pub redated: usize,
-    /// What lies in a spool and is no item.
+    /// Entries of a spool that are not items.
     pub odd: Vec<Error>,
-    /// Items that were left as they are, and why: their records cannot be read, or the store gave no answer for them.
+    /// Items that were left as they are, and why: their records cannot be read, or the store did not answer.
     pub troubles: Vec<Error>,
 }
 
 /// What a purge did.
 #[derive(Debug, Default)]
 pub struct Purged {
-    /// How many items are gone.
+    /// How many items were removed.
     pub items: usize,
     /// Items that were left as they are, and why.
     pub troubles: Vec<Error>,
 }
 
-/// Whose trouble an error is: one item's, or the store's.
+/// Tells apart one item's trouble and the store's.
 #[derive(Debug, Default)]
 struct Patience {
     in_a_row: usize,
 }
 
 impl Patience {
-    /// What came of one item; what is wrong with it goes to the others. An error here is the store's.
+    /// The result for one item. Its own error is added to `troubles`; an error here is the store's.
     fn hear<T: Default>(&mut self, name: &ItemName, done: Result<T>, troubles: &mut Vec<Error>) -> Result<T> {
         let error = match done {
             Ok(done) => {
@@ -70,7 +72,7 @@ impl Patience {
             Err(error) => error,
         };
         self.in_a_row = if is_passing(error.kind()) { self.in_a_row + 1 } else { 0 };
-        // A store that allows nothing, or that has moved, does so for all of them.
+        // A store that denies permission, or that has moved, does so for all items.
         if matches!(error.kind(), Kind::Unsupported | Kind::Moved) || self.in_a_row >= MOST_TROUBLED {
             return Err(error);
         }
@@ -82,7 +84,7 @@ impl Patience {
 /// One page of a queue's items.
 #[derive(Debug)]
 pub struct Items {
-    /// Each with its record, or with what is wrong with it.
+    /// Each item with its record, or the error of reading it.
     pub entries: Vec<(ItemName, Result<Item>)>,
     /// Where the next page begins, if there is one.
     pub next: Option<LeaseName>,
@@ -91,7 +93,7 @@ pub struct Items {
 }
 
 impl Queue {
-    /// Reads the items of this queue, a page at a time, in the order of their names. What is left of purged ones is not shown.
+    /// Reads the items of this queue, a page at a time, in the order of their names. Purged items are not shown.
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Items> {
         let (page, next) = self.page(after, limit).await?;
         let now = page.now;
@@ -105,7 +107,7 @@ impl Queue {
     }
 
     async fn page(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Page, Option<LeaseName>)> {
-        // `-` is the least character that a name may have, and no item's begins with it.
+        // `-` is the lowest character that a name may have, and no item's begins with it.
         let start = LeaseName::new(format!("{}/-", self.name))?;
         let asked = self.clock().now();
         let page = self.store().list(Shelf::Item, Range::new(Some(after.unwrap_or(&start)), limit)).await?;
@@ -118,7 +120,7 @@ impl Queue {
                 next = None;
                 break;
             }
-            // What is not the name of an item must not hide those behind it.
+            // A name that is not an item's must not hide those behind it.
             let Some(name) = ItemName::from_record(&record) else { continue };
             let item = Item::decode(&value.bytes, &name.to_string());
             items.push((name, item.map(|item| Seen::new(item, Some(value.revision), anchor))));
@@ -126,7 +128,7 @@ impl Queue {
         Ok((Page { items, now: page.now }, next))
     }
 
-    /// Looks after every item of the queue, once.
+    /// Handles every item of the queue, once.
     pub async fn clean(&self) -> Result<Chores> {
         let mut chores = Chores::default();
         let mut after = None;
@@ -141,7 +143,7 @@ impl Queue {
     }
 
     async fn clean_page(&self, page: Page, thorough: Thorough, chores: &mut Chores) -> Result<()> {
-        // What somebody is at, or what is not due, need not be found yet.
+        // An item that a worker has, or that is not due, need not be found yet.
         let is_wanted = |item: &Item| match thorough {
             Thorough::Yes => item.is_open(),
             Thorough::No => item.state == State::Ready && item.is_due(page.now),
@@ -169,7 +171,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts an item in line that is in none; gives whether it was in none.
+    /// Puts an item in line if it is in none; returns whether it was in none.
     pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
         let place = self.line.place(name, &seen.record);
         if self.line.is_served() || self.store().read(&place.key()?).await?.value.is_some() {
@@ -179,7 +181,7 @@ impl Queue {
         Ok(true)
     }
 
-    /// Puts a claim that ran out back in line, or gives the item up. Gives what became of it, if anything.
+    /// Puts an item with an expired claim back in line, or gives it up. Returns its new state, if it changed.
     pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
         match self.look(name).await? {
             Some(before) if before.has_run_out() || before.record.is_misdated(before.anchor.now) => {
@@ -189,7 +191,7 @@ impl Queue {
         }
     }
 
-    /// The same for a claim that is known to have run out.
+    /// The same for a claim that is known to have expired.
     pub(super) async fn reap_known(&self, name: &ItemName, before: Seen) -> Result<Option<State>> {
         let place = self.line.place(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
@@ -204,7 +206,7 @@ impl Queue {
         }
     }
 
-    /// Tells that the claim of this record has run out, and what became of the item.
+    /// Reports that the claim of this record has expired, and what became of the item.
     pub(super) fn tell_expired(&self, name: &ItemName, before: &Item, after: &Item) {
         self.heard.tell(|| {
             let seen = ItemView::written(name.clone(), after.clone());
@@ -212,7 +214,7 @@ impl Queue {
         });
     }
 
-    /// Takes an entry out of the line that its item has left, after seeing to it that nothing is lost by that.
+    /// Removes an entry that its item has left, after ensuring that nothing is lost by that.
     pub(super) async fn repair_entry(
         &self,
         name: &ItemName,
@@ -232,13 +234,13 @@ impl Queue {
         self.line.leave(&place, tag).await
     }
 
-    /// Adds what a completion is to add, each once, and notes that it was added. Any number may do so at once.
+    /// Adds the follow-ups of a completion, each once, and records that they were added. Any number may do so at once.
     pub(super) async fn settle(&self, name: &ItemName, known: &Seen) -> Result<()> {
         let State::Done { at } = known.record.state else { return Ok(()) };
         if self.line.is_served() {
             return Ok(());
         }
-        // What comes up behind a migration would be added once more where this item goes.
+        // A follow-up that is added behind a migration would be added again in the new store.
         self.check_migration().await?;
         let (mut queues, mut added): (Vec<Queue>, _) = (Vec::new(), Vec::new());
         for follow_up in &known.record.outbox {
@@ -267,12 +269,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes the queue known where it was not, and wakes whoever waits for work.
+    /// Creates the queue's own record if it is missing, and wakes workers that wait.
     pub async fn announce(&self) {
         self.line.wake_workers().await;
     }
 
-    /// Takes in an item of another store; nobody gets it before the migration is settled.
+    /// Takes in an item of another store. It cannot be claimed before the migration is settled.
     pub async fn take_in(
         &self,
         id: &ItemId,
@@ -286,7 +288,8 @@ impl Queue {
         match self.store().swap(&name.key()?, None, &arriving.encode()?).await {
             Ok(Swap::Done { .. }) => return Ok(()),
             Ok(Swap::Mismatch) => {}
-            // What is there by now is taken for ours only if it has this migration's number, and is written once more.
+            // An item that is there now counts as ours only if it has this
+            // migration's number, and is written once more.
             Err(error) if error.kind() == Kind::Indeterminate => {}
             Err(error) => return Err(error),
         }
@@ -294,7 +297,7 @@ impl Queue {
         self.operate(id, by.clone(), why.clone(), None, order).await.map(drop)
     }
 
-    /// Erases items that have been finished for longer than this. Their keys may be used again.
+    /// Erases items that were finished longer ago than this. Their keys may be used again.
     pub async fn purge(&self, older_than: Duration, which: impl Fn(&State) -> bool) -> Result<Purged> {
         if older_than < MIN_PURGE_AGE {
             let age = leasehold_core::format_duration(older_than);
@@ -335,8 +338,8 @@ impl Queue {
         }
     }
 
-    /// Erases one dead letter, if it is still as it was at this epoch, and was given up more than a minute ago; gives whether it
-    /// is gone.
+    /// Erases one dead letter, if it is unchanged since this epoch, and was
+    /// given up more than a minute ago. Returns whether it is gone.
     pub async fn purge_dead_letter(&self, id: &ItemId, epoch: Epoch) -> Result<bool> {
         let name = self.item(id.clone());
         let Some(seen) = self.look(&name).await? else { return Ok(false) };
@@ -353,7 +356,7 @@ impl Queue {
         self.line.leave(&item.place(name), None).await?;
         let key = name.key()?;
         if name.id.is_keyed() {
-            // Its key may be used again: then a worker of old must still be told from the new one's.
+            // Its key may be used again. Then an old item's worker must still be distinguished from the new one's.
             let left = item.tombstone(anchor.now).encode()?;
             let change = Change { verb: Verb::Purge, ..Change::put(&key, Some(revision), &left) };
             let swap = self.store().write(&change).await?;
@@ -367,7 +370,7 @@ impl Queue {
         }
     }
 
-    /// Whether the item that added this one has yet to note that it did: it would add it again.
+    /// Whether the item that added this one has not yet recorded that, so that it would add it again.
     async fn may_come_again(&self, item: &Item) -> Result<bool> {
         let origin = item.origin.as_deref().and_then(|origin| origin.rsplit_once('@'));
         let Some(parent) =
@@ -379,7 +382,7 @@ impl Queue {
     }
 }
 
-/// The least age at which an item is purged.
+/// The least age at which an item may be purged.
 pub(super) const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
 
 struct Page {
@@ -387,7 +390,7 @@ struct Page {
     now: Timestamp,
 }
 
-/// The items whose records can be read; what is wrong with the others is added to the troubles.
+/// The items whose records can be read; the errors of the others are added to `troubles`.
 fn readable(items: Vec<(ItemName, Result<Seen>)>, troubles: &mut Vec<Error>) -> Vec<(ItemName, Seen)> {
     let read = |(name, seen): (ItemName, Result<Seen>)| Some((name, seen.map_err(|e| troubles.push(e)).ok()?));
     items.into_iter().filter_map(read).collect()
@@ -395,9 +398,9 @@ fn readable(items: Vec<(ItemName, Result<Seen>)>, troubles: &mut Vec<Error>) -> 
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Thorough {
-    /// Every item is looked after.
+    /// Every item is handled.
     Yes,
-    /// Only what could be claimed and is not found.
+    /// Only items that could be claimed but cannot be found.
     No,
 }
 
@@ -410,23 +413,23 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Of this queue, from the beginning.
+    /// A sweep of this queue, from the beginning.
     pub fn new(queue: Queue) -> Self {
         let next = queue.clock().now();
         Sweep { queue, after: None, next }
     }
 
-    /// Who has something to do leaves it to those who have not, or to later.
+    /// Postpones the next page, because this worker has something else to do.
     pub(super) fn put_off(&mut self) {
         self.next = self.next.max(self.queue.clock().now() + BETWEEN_PAGES);
     }
 
-    /// The store's clock was set back: every item is looked at again, and soon.
+    /// The store's clock was set back: every item is handled again, and soon.
     pub(super) fn begin_anew(&mut self) {
         (self.after, self.next) = (None, self.queue.clock().now());
     }
 
-    /// Looks at the next page, if it is time. What fails is tried in the next round.
+    /// Handles the next page, if it is time. Failures are retried in the next round.
     pub async fn idle(&mut self) {
         let clock = self.queue.clock().clone();
         if clock.now() < self.next {

@@ -1,9 +1,9 @@
 //! The line of a queue: entries whose names sort in the order in which items are to be claimed.
 //!
-//! Promise: none; an entry is a hint. Where the store can move it in the same step, the entry of a claimed item sorts by the
-//! time at which the claim expires. Elsewhere it stays. Either way every worker finds an item whose claim has expired. An entry
-//! carries the item's revision and, if it is small, the item, so that claiming is one write.
-//! Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
+//! Promise: none; an entry is a hint. Where the store can move it in the same step, the entry of a claimed item sorts
+//! by the time at which the claim expires. Elsewhere it stays. Either way, every worker finds an item whose claim has
+//! expired. An entry has the item's revision and, if it is small, a copy of the item, so that claiming is one write.
+//! Non-promise: entries may be stale, duplicated or lost; the item's record is the truth.
 
 use super::grant::Seen;
 use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Stand};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const KIND: &str = "line";
 const BELL_KIND: &str = "bell";
-/// An item with a larger payload is not copied into its entry: listing the line must stay cheap.
+/// An item with a larger payload is not copied into its entry, because listing the line must stay cheap. In bytes.
 const COPIED_PAYLOAD: usize = 1024;
 /// How often an entry is written when no answer comes: writing it twice does no harm.
 const ENTERING: usize = 3;
@@ -23,14 +23,15 @@ const ENTERING: usize = 3;
 /// The value of an entry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// The item's revision when it entered the line; none if the entry was written with it, and has the same.
+    /// The item's revision when it entered the line; none if the entry was
+    /// written in the same step, and has the same revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     item: Option<Item>,
 }
 
-/// One place in line, as listed.
+/// One position in line, as listed.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
     pub(super) place: LinePosition,
@@ -40,12 +41,12 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    /// The entry's own tag.
+    /// The entry's own revision.
     pub(super) fn tag(&self) -> &Revision {
         &self.value.revision
     }
 
-    /// The item as it was when it entered the line, and its revision then. What cannot be read is one hint less.
+    /// The item as it was when it entered the line, and its revision then. None if the copy cannot be read.
     pub(super) fn copy(&self) -> Option<(Item, Revision)> {
         let entry: Entry = codec::decode(KIND, &self.value.bytes, self.place.item.id.as_str()).ok()?;
         Some((entry.item?, entry.revision.map_or_else(|| self.value.revision.clone(), Revision)))
@@ -58,7 +59,7 @@ pub(super) struct Front {
     pub(super) line: Vec<Listed>,
     /// The last name that was listed, after which to continue.
     pub(super) last: Option<LeaseName>,
-    /// Whether there is no more of this line behind it.
+    /// Whether the line has no more entries after this.
     pub(super) is_all: bool,
     pub(super) now: Timestamp,
 }
@@ -89,23 +90,23 @@ impl Line {
         Ok(self.store.read(&self.wake_key()?).await?.now)
     }
 
-    /// Whether what happens to an item and what that does to its place in line are one step.
+    /// Whether an item's record and its position in line change in one step.
     pub(super) fn is_one_step(&self) -> bool {
         self.store.capabilities().writes_along
     }
 
-    /// Whether a server looks after the line.
+    /// Whether a server maintains the line.
     pub(super) fn is_served(&self) -> bool {
         self.store.capabilities().by_verbs
     }
 
-    /// Where an item stands that is in line.
+    /// The position of an item that is in line.
     pub(super) fn place(&self, name: &ItemName, item: &Item) -> LinePosition {
         let aside = if self.is_one_step() { item.place_aside(name) } else { None };
         aside.unwrap_or_else(|| item.place(name))
     }
 
-    /// Swaps an item's record, and moves its place in line in the same step where the store can.
+    /// Swaps an item's record, and moves its position in line in the same step where the store can.
     pub(super) async fn swap(
         &self,
         name: &ItemName,
@@ -122,7 +123,7 @@ impl Line {
         }
         let before = was.filter(|item| item.is_open()).map(|item| self.place(name, item));
         let after = next.is_open().then(|| self.place(name, next));
-        // What a completion has yet to add is found by the entry, which therefore stays until that is done.
+        // Follow-ups that are still to be added are found through the entry, which therefore stays until they are.
         if before == after || !next.outbox.is_empty() {
             return self.store.write(&alone).await;
         }
@@ -133,7 +134,7 @@ impl Line {
         self.store.write(&Change { along, ..alone }).await
     }
 
-    /// Puts an item in line, or brings the entry up to date by which it stands there.
+    /// Puts an item in line, or updates its entry.
     pub(super) async fn enter(&self, place: &LinePosition, seen: &Seen) -> Result<()> {
         if self.is_served() {
             return Ok(());
@@ -151,8 +152,8 @@ impl Line {
         last
     }
 
-    /// Replaces an entry: the copy in it may be older than the record, and whoever claims by it would believe that another was
-    /// faster, and leave the item for later.
+    /// Replaces an entry: the copy in it may be older than the record, and a worker that claims by it would believe
+    /// that another worker was faster, and leave the item for later.
     async fn refresh(&self, key: &Key, entry: &[u8]) -> Result<()> {
         if let Some(found) = self.store.read(key).await?.value.filter(|found| found.bytes != entry) {
             self.store.swap(key, Some(&found.revision), entry).await?;
@@ -160,7 +161,7 @@ impl Line {
         Ok(())
     }
 
-    /// Takes an entry out of the line.
+    /// Removes an entry from the line.
     pub(super) async fn leave(&self, place: &LinePosition, tag: Option<Revision>) -> Result<()> {
         if self.is_served() {
             return Ok(());
@@ -177,7 +178,8 @@ impl Line {
         Ok(())
     }
 
-    /// The places from the front of a part of the line, or from after a name, without the first `skip`, at most so many.
+    /// The positions from the front of a part of the line, or from after a
+    /// name, without the first `skip`, and at most `limit`.
     pub(super) async fn front(
         &self,
         from: Stand,
@@ -194,7 +196,7 @@ impl Line {
                 front.is_all = true;
                 break;
             }
-            // What is no place must not hide those behind it.
+            // A name that is not a position must not hide those behind it.
             if let Some(place) = LinePosition::parse(&self.queue, &name) {
                 front.line.push(Listed { place, value, is_suspect: false });
             }
@@ -207,7 +209,7 @@ impl Line {
         name.as_str().strip_prefix(self.queue.as_str()).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// Wakes whoever waits for work. Best effort: they look by themselves once a second.
+    /// Wakes workers that wait. Best effort: they also look by themselves once a second.
     pub(super) async fn wake_workers(&self) {
         if self.is_served() {
             return;
@@ -215,12 +217,12 @@ impl Line {
         let ring = async {
             let key = self.wake_key()?;
             let found = self.store.read(&key).await?.value.map(|value| value.revision);
-            // Where nobody can be woken, the record only shows that there is such a queue.
+            // If nobody can be woken, the record only shows that the queue exists.
             if found.is_some() && self.store.capabilities().watch == Watching::None {
                 return Ok(Swap::Mismatch);
             }
             let bell = codec::encode(BELL_KIND, &Bell { rung: Nonce::random() })?;
-            // If another was faster, it woke them after our item had entered the line: nobody has missed it.
+            // If another process was faster, it woke them after our item had entered the line, so nobody has missed it.
             self.store.swap(&key, found.as_ref(), &bell).await
         };
         let _: Result<Swap> = ring.await;
@@ -235,7 +237,7 @@ impl Line {
     }
 }
 
-/// An entry's bytes. What is claimed is read before it is claimed again, so it is not copied.
+/// The bytes of an entry. A claimed item's record is read before the item is claimed again, so it is not copied.
 fn entry(revision: Option<&Revision>, item: &Item) -> Result<Vec<u8>> {
     let is_copied = item.tenure().is_none() && item.payload.bytes().len() <= COPIED_PAYLOAD;
     let revision = revision.map(|revision| revision.0.clone());

@@ -4,9 +4,9 @@
 //! [`protocol::decide`] decided. Beside it stands an entry in the queue's line, a mere hint by which the next item is
 //! found ([ADR 10](https://github.com/leasehold/leasehold/blob/main/docs/adr/0010-an-items-record-is-the-truth-and-its-place-in-line-a-hint.md)).
 //!
-//! Promise: at most one accepted completion per item, whatever crashes, pauses or clocks do; what a completion adds is
-//! added if and only if the completion counts; nothing that was added is lost. Non-promise: a command may run more than
-//! once, if a worker dies or stalls; its epoch tells guards which run counts.
+//! Promise: at most one accepted completion per item, whatever crashes, pauses or clocks do; the follow-ups of a
+//! completion are added if and only if it counts; no item that was added is lost. Non-promise: a command may run more
+//! than once, if a worker dies or stalls; its epoch tells guards which run counts.
 //!
 //! ```
 //! use leasehold_core::MemoryStore;

@@ -1,8 +1,8 @@
 //! A queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
 //!
-//! Promise: an item's record is the truth; its place in line is a hint that may be stale, doubled or lost, and is mended
-//! by whoever finds it so. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
-//! renew by itself (see [`crate::backlog::Kept`]), and it starts no command.
+//! Promise: an item's record is the truth. Its position in line is a hint that may be stale, duplicated or lost, and is
+//! repaired by whoever finds it so. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it
+//! does not renew by itself (see [`crate::backlog::Kept`]), and it starts no command.
 
 use super::apply::Applied;
 use super::grant::{ItemGrant, Seen};
@@ -23,22 +23,22 @@ use leasehold_core::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A queue in a store. Clones share it.
+/// A queue in a store. Clones refer to the same queue.
 #[derive(Debug, Clone)]
 pub struct Queue {
     pub(super) name: QueueName,
     pub(super) line: Line,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    /// The migration that works on it, which is not in its own way.
+    /// The migration that this handle works for, which does not block it.
     pub(super) migration: Option<Nonce>,
     pub(super) heard: OnExpired,
 }
 
-/// What is to be added.
+/// An item to be added.
 #[derive(Debug, Clone, Default)]
 pub struct NewItem {
-    /// What it carries.
+    /// What the item carries.
     pub payload: Payload,
     /// How urgent it is.
     pub priority: Priority,
@@ -50,17 +50,17 @@ pub struct NewItem {
     pub key: Option<DedupeKey>,
 }
 
-/// How an addition went.
+/// The result of an addition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Added {
     /// It is in line.
     New(ItemName),
-    /// There is an item with its key already; nothing was added.
+    /// An item with this key already exists; nothing was added.
     Duplicate(ItemName),
 }
 
 impl Added {
-    /// The item, whoever added it.
+    /// The item, whichever process added it.
     pub fn name(&self) -> &ItemName {
         match self {
             Added::New(name) | Added::Duplicate(name) => name,
@@ -68,10 +68,10 @@ impl Added {
     }
 }
 
-/// An item as read for looking at.
+/// An item, as read for display.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The item's name.
+    /// The item's full name.
     pub name: ItemName,
     /// Its record.
     pub item: Item,
@@ -108,12 +108,12 @@ impl Queue {
         &self.name
     }
 
-    /// The store.
+    /// The store in which the queue is.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The clock.
+    /// The clock by which trust windows are counted.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -123,19 +123,19 @@ impl Queue {
         ItemName { queue: self.name.clone(), id }
     }
 
-    /// Adds an item.
+    /// Adds one item and wakes the workers.
     pub async fn add(&self, new: NewItem) -> Result<Added> {
         let mut added = self.add_all(vec![new]).await?;
         added.pop().ok_or_else(|| Error::new(Kind::Invalid, "nothing was to be added"))
     }
 
-    /// Adds items in this order, and then wakes the workers. Those before one that fails are added.
+    /// Adds items in this order, and then wakes the workers. If one fails, those before it were added.
     ///
-    /// If the queue is moved meanwhile, those that the migration has seen go along, and the others are taken back.
+    /// If the queue is moved meanwhile, items that the migration has seen move with it, and the others are taken back.
     pub async fn add_all(&self, items: Vec<NewItem>) -> Result<Vec<Added>> {
         let mut added = Vec::with_capacity(items.len());
         match self.add_each(items, &mut added).await {
-            // *Surely nothing was applied* would be wrong.
+            // *Certainly not applied* would be wrong.
             Err(error) if !added.is_empty() && error.is_retryable() => {
                 let message = format!(
                     "queue `{}`: {} added before this went wrong; look at the queue before adding anything again",
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// The same for a caller who wants to know which were added before one failed: they are in `added` then.
+    /// The same for a caller that needs to know which items were added before one failed: they are in `added`.
     pub async fn add_each(&self, items: Vec<NewItem>, added: &mut Vec<Added>) -> Result<()> {
         self.check_migration().await?;
         let asked = self.clock.now();
@@ -176,7 +176,7 @@ impl Queue {
         self.look(name).await?.ok_or_else(|| missing(name))
     }
 
-    /// Claims this very item, if it may be claimed.
+    /// Claims this item, if it may be claimed.
     pub async fn claim_item(&self, id: &ItemId, holder: HolderId, ttl: Ttl) -> Result<Result<ItemGrant, Refusal>> {
         self.check_ttl(ttl)?;
         let name = self.item(id.clone());
@@ -187,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Takes up a claim that was made by another process and is carried here by its token.
+    /// Takes over a claim that another process made, by its token.
     pub async fn adopt(&self, token: &Token) -> Result<ItemGrant> {
         let name = ItemName::of(token)?;
         let seen = self.read(&name).await?;
@@ -198,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Keeps a claim for another TTL. An error of kind [`Kind::Lost`] is final.
+    /// Extends a claim by another TTL. An error of kind [`Kind::Lost`] is final.
     pub async fn renew(&self, grant: &mut ItemGrant) -> Result<()> {
         let request = Request::Renew { claim: grant.token().claim(), ttl: grant.ttl() };
         match self.apply(&grant.name, &request, Start::Remembered(grant.seen())).await? {
@@ -211,7 +211,7 @@ impl Queue {
         }
     }
 
-    /// Notes how far the work has come.
+    /// Records how far the work has come.
     pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
         self.progress_from(token, report, Start::Read).await
     }
@@ -225,8 +225,8 @@ impl Queue {
         }
     }
 
-    /// Completes an item: result and follow-ups in the same swap. Refused with [`Kind::Fenced`] unless the claim is the
-    /// one in force, and then nothing is left behind and nothing is added.
+    /// Completes an item, with its result and follow-ups in the same swap. Refused with [`Kind::Fenced`] unless the
+    /// claim is the current one; then nothing is changed or added.
     pub async fn complete(
         &self,
         grant: &ItemGrant,
@@ -241,11 +241,11 @@ impl Queue {
             self.settle(&grant.name, &known).await.map_err(|e| {
                 let message =
                     format!("item `{}` is completed; its follow-ups are added by the next worker", grant.name);
-                // The item is done: *surely nothing was applied* would be wrong.
+                // The item is done: *certainly not applied* would be wrong.
                 let kind = if e.is_retryable() { Kind::Indeterminate } else { e.kind() };
                 Error::new(kind, message).with_source(e)
             })?;
-            // What was put aside has the revision of the claim.
+            // An entry that was put aside has the revision of the claim.
             let tag = if self.line.is_one_step() { grant.seen().revision.clone() } else { grant.entry.clone() };
             let _ = self.line.leave(&was, tag).await;
             return Ok(known.record);
@@ -271,12 +271,12 @@ impl Queue {
         Ok(self.end(grant, &Request::Return { claim: grant.token().claim(), wait: None }).await?.record)
     }
 
-    /// The same, and nobody claims it for so long.
+    /// The same, and nobody can claim it for this long.
     pub async fn postpone(&self, grant: &ItemGrant, wait: Duration) -> Result<Item> {
         Ok(self.end(grant, &Request::Return { claim: grant.token().claim(), wait: Some(wait) }).await?.record)
     }
 
-    /// The claim that a token stands for, unchecked: for requests that are decided by the record anyway.
+    /// The claim of a token, unchecked: for requests that the record decides anyway.
     pub async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
         let name = ItemName::of(token)?;
         let seen = self.read(&name).await?;
@@ -284,8 +284,9 @@ impl Queue {
         Ok(ItemGrant { name, grant: Grant::unchecked(token.clone(), ttl, seen, self.grain()), entry: None })
     }
 
-    /// Carries out an operator's order, decided on an item of this epoch if one is given; gives the item, and the token for
-    /// a hand-off. One that was carried out, and was over by the time that this was known, is an error of kind [`Kind::Lost`].
+    /// Carries out an operator's order, decided on an item of this epoch if one is
+    /// given. Returns the item, and the token for a hand-off. If a hand-off's claim
+    /// was over before its answer arrived, that is an error of kind [`Kind::Lost`].
     pub async fn operate(
         &self,
         id: &ItemId,
@@ -297,8 +298,8 @@ impl Queue {
         self.operate_as(Nonce::random(), id, by, why, expected, order).await
     }
 
-    /// The same under a nonce of the caller's: an order that was carried out under it before is not carried out again, until
-    /// another order is.
+    /// The same under the caller's nonce: an order that was already carried out
+    /// under it is not repeated, until another order is carried out.
     pub async fn operate_as(
         &self,
         nonce: Nonce,
@@ -334,7 +335,7 @@ impl Queue {
         }
     }
 
-    /// A request that ends a claim, and what it does to the place in line.
+    /// A request that ends a claim, and its effect on the position in line.
     async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
         let known = self.decided(grant, request).await?;
         let was = self.line.place(&grant.name, grant.item());
@@ -351,8 +352,8 @@ impl Queue {
         }
     }
 
-    /// Lets the line follow what an item has become. The record counts; what cannot be done here is mended by whoever
-    /// finds it so, so a line that does not answer is no failure of what was decided.
+    /// Updates the line after an item has changed. The record counts; whatever cannot be done here is repaired by
+    /// whoever finds it so, so an error of the line is no failure of the request.
     pub(super) async fn update_line(
         &self,
         name: &ItemName,
@@ -363,7 +364,8 @@ impl Queue {
         let is = self.line.place(name, &known.record);
         let is_one_step = self.line.is_one_step();
         if known.record.is_open() && is != was {
-            // Before the old one goes: an item in line twice is found, one that is in no line must be searched for.
+            // Before the old entry is removed: an item that is in line twice is
+            // found, one that is in no line must be searched for.
             if !is_one_step && self.line.enter(&is, known).await.is_err() {
                 return Ok(());
             }
@@ -405,7 +407,7 @@ pub(super) fn missing(name: &ItemName) -> Error {
     Error::new(Kind::Invalid, format!("there is no item `{name}`")).with_remedy(remedy)
 }
 
-/// An operator's order that was refused.
+/// The error for an operator's order that was refused.
 pub(super) fn refused(name: &ItemName, refusal: &Refusal, item: &Item) -> Error {
     let (kind, why) = match refusal {
         Refusal::Changed { expected, seen } => return changed_since(&format!("item `{name}`"), *expected, *seen),
@@ -435,7 +437,7 @@ const fn is_order(what: What) -> bool {
     matches!(what, What::Retried | What::Cancelled | What::HandedOff | What::Evicted | What::Moved)
 }
 
-/// An operator's order, in words that others can follow.
+/// An operator's order, in words that can be inserted into a message.
 fn order_told(event: &Event) -> String {
     let by = event.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
     let why = event.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
@@ -461,7 +463,7 @@ fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {
     Error::new(Kind::Fenced, message).with_epochs(held, seen).with_holder(holder)
 }
 
-/// The error for a hand-off that was carried out, whose answer was lost, and whose claim is over.
+/// The error for a hand-off that was carried out, but whose claim ended before its lost answer was found.
 fn over_before_known(name: &ItemName, item: &Item) -> Error {
     let message = format!(
         "item `{name}` was handed off as ordered, but no answer came in time, and that claim is over: it is {} now, under epoch \

@@ -1,4 +1,4 @@
-//! What an item's record says of a token.
+//! What an item's record says about a token.
 
 use super::grant::Seen;
 use super::queue::Queue;
@@ -8,7 +8,7 @@ use leasehold_core::relocation::Relocation;
 use leasehold_core::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
 
 impl Queue {
-    /// Looks up the item that a token is of.
+    /// Looks up the item that a token belongs to.
     pub async fn resolve(&self, token: &Token) -> Result<Resolved> {
         let name = ItemName::of(token)?;
         let place = format!("queue `{}` in store `{}`", name.queue, self.store().capabilities().name);
@@ -25,7 +25,7 @@ impl Queue {
             return TokenState::OtherLineage { seen: item.lineage };
         }
         match &item.relocation {
-            // Evicted when it was to leave: that token is over, however the migration ends.
+            // Evicted before it left: that token is over, however the migration ends.
             Some(Relocation::Moving { .. } | Relocation::Arriving { .. }) if token.epoch < item.epoch => {}
             Some(relocation) => return TokenState::Moved(relocation.clone()),
             None => {}
@@ -55,14 +55,14 @@ impl Queue {
                     How::Returned => "given back",
                 },
             },
-            // It ran out and was put back in line; nobody has claimed it since.
+            // It expired and was put back in line; nobody has claimed it since.
             (State::Ready, None) => TokenState::Expired,
             (_, None) => TokenState::Ended { how: "given up, for it ran out too often," },
         }
     }
 }
 
-/// How the item left an epoch, and where it is now.
+/// How the item moved on from an epoch, and its present state.
 fn succession(item: &Item, held: Epoch) -> String {
     let next = item.history.iter().find(|event| event.epoch > held);
     let order = next.and_then(|event| {

@@ -1,8 +1,9 @@
-//! What a server does with a queue for a client that must not hold the store's password.
+//! What a server does with a queue for a client that must not have the store's password.
 //!
-//! Promise: each request is decided on the item that is stored, if it still has the revision that the client has seen, and on no
-//! other. What follows from it (its place in line, follow-ups, waking workers) is done here, because the client cannot.
-//! `None` means that nothing was changed: the client reads the item and finds out why. Non-promise: nobody is authorised here.
+//! Promise: each request is decided on the stored item, and only if it still has the revision
+//! that the client has seen. What follows (its position in line, follow-ups, waking workers)
+//! is done here, because the client cannot do it. `None` means that nothing was changed: the
+//! client reads the item and finds out why. Non-promise: no authorisation is checked here.
 
 use super::apply::{Change, ItemRow, OptionalRow, Sighting};
 use super::grant::Seen;
@@ -17,19 +18,20 @@ use leasehold_core::{Error, Kind, Result, Revision};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// For how long after it was added an item may be taken back. Later it is cancelled, which its history shows.
+/// How long after it was added an item may be taken back. Later it is cancelled, which its history shows.
 const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(60);
-/// How often a claim is decided when somebody else writes in between: the other delivery of it, its worker's first renewal.
+/// How often a claim is decided if others write in between: the same claim
+/// delivered twice, or its worker's first renewal.
 const ROUNDS: usize = 3;
-/// How much of a line is looked at for entries that are to be put right, and how much of it at once. Workers look no further.
+/// How much of a line is searched for entries to be repaired, and how much of it at once. Workers look no further.
 const MOST_LOOKED_AT: usize = 2048;
 const PAGE: usize = 256;
 
 impl Queue {
     /// Carries out a request on an item.
     ///
-    /// A claim that a network delivers twice finds its own nonce the second time, and is answered as the first was: its worker may
-    /// get either answer, and does not look again at an item that another seems to have.
+    /// A claim that the network delivers twice finds its own nonce the second time, and gets the same answer as the
+    /// first. Its worker may get either answer, and would not look again at an item that another worker seems to have.
     pub async fn carry_out(&self, name: &ItemName, request: &Request, expected: &Revision) -> Result<Option<Swap>> {
         let is_claim = matches!(request, Request::Claim { .. });
         for _ in 0..ROUNDS {
@@ -37,7 +39,7 @@ impl Queue {
             let is_expected = seen.revision.as_ref() == Some(expected);
             let next = match request.decide(&seen.record, seen.anchor.now) {
                 Decision::Write(next) if is_expected => *next,
-                // Written once more: that it is visible does not say that it is durable.
+                // Written once more: being visible does not mean that it is durable.
                 Decision::AlreadyApplied if is_expected || is_claim => seen.record.clone(),
                 _ => return Ok(None),
             };
@@ -54,7 +56,7 @@ impl Queue {
         Ok(None)
     }
 
-    /// Writes an item once more as it is.
+    /// Writes an item again unchanged.
     pub async fn confirm_item(&self, name: &ItemName, expected: &Revision) -> Result<Option<Swap>> {
         let Some(seen) = self.seen_at(name, expected).await? else { return Ok(None) };
         let mut row = ItemRow { queue: self, name, verb: Verb::Confirm };
@@ -62,7 +64,7 @@ impl Queue {
         Ok(written.as_ref().and_then(done))
     }
 
-    /// Adds an item, where nothing is or only a tombstone.
+    /// Adds an item if it does not exist, or only as a tombstone.
     pub async fn carry_out_add(
         &self,
         name: &ItemName,
@@ -71,7 +73,7 @@ impl Queue {
     ) -> Result<Option<Swap>> {
         self.check_migration().await?;
         let Some(written) = self.change_at(name, &Change::Add(item), expected).await? else {
-            // What the client reads next tells; that this fails would say that nothing was added.
+            // The client's next read shows the item; returning this failure would claim that nothing was added.
             let _ = self.put_in_line(name).await;
             return Ok(None);
         };
@@ -86,8 +88,8 @@ impl Queue {
         Ok(Some(answer))
     }
 
-    /// Sees that an item which was added before stands in line: the server that added it may have died before that, and the
-    /// client cannot do it.
+    /// Ensures that an item which was added before is in line: the server that
+    /// added it may have died before that, and the client cannot do it.
     async fn put_in_line(&self, name: &ItemName) -> Result<()> {
         if !self.line.is_one_step()
             && let Some(known) = self.look(name).await?
@@ -99,8 +101,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts the entries of these items right, and takes those out of the line that their items have left: what a client cannot
-    /// do that comes upon one. Looks at so much of the line as workers do.
+    /// Repairs the entries of these items, and removes those that their items have left, because a client that finds
+    /// one cannot. Looks at as much of the line as workers do.
     pub async fn repair_line(&self, items: &HashSet<ItemName>) -> Result<()> {
         let (mut after, mut looked_at) = (None, 0);
         while looked_at < MOST_LOOKED_AT {
@@ -121,7 +123,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes an item back that was just added.
+    /// Takes back an item that was just added.
     pub async fn carry_out_take_back(&self, name: &ItemName, expected: &Revision) -> Result<Option<Swap>> {
         let Some(before) = self.look(name).await? else { return Ok(None) };
         if before.anchor.now > before.record.added.plus(TAKEN_BACK_WITHIN) {
@@ -133,7 +135,7 @@ impl Queue {
         Ok(gone.revision.map(|revision| Swap::Done { revision, now: gone.anchor.now }))
     }
 
-    /// Removes an item that has been finished for long enough.
+    /// Removes an item that was finished long enough ago.
     pub async fn carry_out_purge(&self, name: &ItemName, expected: &Revision) -> Result<Option<Swap>> {
         let Some(seen) = self.seen_at(name, expected).await? else { return Ok(None) };
         let now = seen.anchor.now;
@@ -165,7 +167,8 @@ impl Queue {
         row.write(&seen, next, asked).await
     }
 
-    /// What follows from a change of an item. The change counts; what cannot be done now is found by a worker or a janitor.
+    /// The consequences of an item's change. The change counts; what cannot be
+    /// done now is found by a worker or a janitor.
     async fn follow(&self, name: &ItemName, before: &Seen, written: &Seen) {
         let was = self.line.place(name, &before.record);
         if written.record.outbox.is_empty() {

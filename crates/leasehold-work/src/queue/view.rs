@@ -1,8 +1,8 @@
-//! A worker's view of the line: the entries that it has listed, and how far it keeps from other workers.
+//! A worker's view of the line: the entries that it has listed, and how far it keeps away from other workers.
 //!
-//! Promise: a lone worker claims from the very front, in order, and lists again before each claim. A worker that loses a race
-//! for an item starts somewhere else: further away the more often that happens, and closer again with each claim.
-//! Non-promise: entries may be stale; only the claim tells.
+//! Promise: a lone worker claims from the very front, in order, and lists again before each claim. A worker that loses
+//! a race for an item starts somewhere else: further away the more often that happens, and closer again with each
+//! claim. Non-promise: entries may be stale; only the claim decides.
 
 use super::claimer::{Claimer, POLL_WITH_HINTS};
 use super::line::{Front, Listed};
@@ -13,23 +13,23 @@ use leasehold_core::{Anchor, Jitter, Nonce, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-/// How many entries one listing reads: far from the front, the first time, usually, and at most.
+/// How many entries one listing reads: far from the front, at first, usually, and at most.
 const SEGMENT: usize = 8;
 const FIRST_BATCH: usize = 16;
 const BATCH: usize = 64;
 const MAX_BATCH: usize = 512;
-/// How far the workers of a queue spread out at most, in entries: within one listing, and beyond it.
+/// The most that the workers of a queue spread out, in entries: within one listing, and beyond it.
 const MAX_SPREAD: usize = 64;
 const MAX_FAR_SPREAD: usize = 1024;
 /// How many lost races are remembered.
 const MAX_TAKEN: usize = 1024;
 /// How many claimed or delayed items one listing reads, at first.
 const ASIDE_BATCH: usize = 4;
-/// How often claimed items are listed, at least: claims may be shorter than those seen.
+/// The longest time between listings of claimed items: claims may be shorter than those seen.
 const ASIDE: Duration = Duration::from_secs(1);
-/// How often delayed items are listed, at least: some may have come that are due sooner than those seen.
+/// The longest time between listings of delayed items: new ones may be due sooner than those seen.
 const LATER: Duration = Duration::from_secs(1);
-/// How many places of items that others work on are passed over for the one at the front.
+/// How many entries of items that others work on are skipped to find the first free one.
 const PEEKED: usize = 16;
 
 /// What a worker has seen of the line.
@@ -37,18 +37,18 @@ const PEEKED: usize = 16;
 pub(super) struct View {
     pub(super) candidates: VecDeque<Listed>,
     pub(super) anchor: Option<Anchor>,
-    /// Places whose items others work on, and until when.
+    /// Positions of items that others work on, and until when.
     pub(super) busy: HashMap<LinePosition, Moment>,
-    /// Places whose items were claimed by others, or changed, after they were listed.
+    /// Positions of items that others claimed, or that changed, after they were listed.
     taken: HashSet<LinePosition>,
     spread: usize,
-    /// The length of the line, as far as it is known: spreading further finds nothing.
+    /// The length of the line, as far as known: spreading further finds nothing.
     reach: usize,
     batch: usize,
     /// When to list claimed items next, and delayed ones.
     aside: Moment,
     later: Moment,
-    /// Whether some delayed items are due by now, and perhaps not claimed yet.
+    /// Whether some delayed items are due now, and perhaps not claimed yet.
     has_come: bool,
     jitter: Jitter,
 }
@@ -70,21 +70,21 @@ impl View {
         }
     }
 
-    /// The next candidate.
+    /// Removes and returns the next candidate.
     pub(super) fn next(&mut self, is_one_step: bool) -> Option<Listed> {
-        // Where claimed items keep their entries, the free ones are anywhere among them.
+        // Where claimed items keep their entries, free ones may be anywhere among them.
         let among = if is_one_step { 1 } else { self.spread.min(self.candidates.len()).max(1) };
         let at = self.below(among);
         self.candidates.remove(at)
     }
 
-    /// A claim succeeded.
+    /// Called when a claim succeeded.
     pub(super) fn claimed(&mut self, is_one_step: bool) {
         let slower = self.spread * 15 / 16;
         self.spread = if is_one_step { slower } else { self.spread / 2 }.max(1);
     }
 
-    /// Another was faster.
+    /// Called when another worker was faster.
     pub(super) fn lost_race(&mut self, place: LinePosition, is_one_step: bool) {
         self.taken.insert(place);
         if !is_one_step {
@@ -92,11 +92,11 @@ impl View {
             return;
         }
         self.spread = (self.spread * 8).min(self.reach);
-        // Whoever has it began before us, and will have claimed the next ones by the time we come to them.
+        // That worker began before us, and will have claimed the next items by the time we reach them.
         self.candidates.clear();
     }
 
-    /// Begins somewhere else among the candidates.
+    /// Starts somewhere else among the candidates.
     fn step_aside(&mut self) {
         let by = self.below(self.spread.min(self.candidates.len()).max(1));
         self.candidates.rotate_left(by);
@@ -106,7 +106,7 @@ impl View {
         self.jitter.below(bound as u64) as usize
     }
 
-    /// Takes listed entries as candidates, up to the first that is not due yet; gives that one.
+    /// Takes listed entries as candidates, up to the first that is not due yet, which is returned.
     fn take_in(&mut self, front: Front) -> Option<Listed> {
         for mut listed in front.line {
             if matches!(listed.place.stand, Stand::Later(_)) && listed.place.at > front.now {
@@ -122,7 +122,7 @@ impl View {
 }
 
 impl Claimer {
-    /// Looks at the front of the line. Gives the moment at which the next item is due, if none is now.
+    /// Looks at the front of the line. Returns when the next item is due, if none is now.
     pub(super) async fn look(&mut self) -> Result<Option<Moment>> {
         let asked = self.queue.clock().now();
         self.view.candidates.clear();
@@ -154,7 +154,7 @@ impl Claimer {
         Ok(None)
     }
 
-    /// Notes the store's time, and whether it was set back.
+    /// Records the store's time, and detects that it was set back.
     fn saw(&mut self, anchor: Anchor) {
         if self.view.anchor.is_some_and(|before| before.now > anchor.now.plus(SKEW)) {
             self.sweep.begin_anew();
@@ -162,8 +162,8 @@ impl Claimer {
         self.view.anchor = Some(anchor);
     }
 
-    /// Whether something more urgent than the next candidate has come: one short listing. A worker that keeps away from
-    /// others does not ask.
+    /// Whether something more urgent than the next candidate has come: one
+    /// short listing. A worker that keeps away from others does not check.
     pub(super) async fn is_overtaken(&mut self) -> Result<bool> {
         let Some(next) = self.view.candidates.front().filter(|_| self.view.spread == 1) else { return Ok(false) };
         if self.queue.clock().now() >= self.view.later {
@@ -175,7 +175,7 @@ impl Claimer {
         Ok(first.is_some_and(|first| first.place.rank() < next.place.rank()))
     }
 
-    /// Lists the line from its very front, until something is found.
+    /// Lists the line from the very front, until it finds something.
     async fn look_ahead(&mut self) -> Result<()> {
         let mut limit = std::mem::replace(&mut self.view.batch, BATCH);
         let mut after = None;
@@ -193,7 +193,7 @@ impl Claimer {
         }
     }
 
-    /// Lists delayed items, and takes what is due by now.
+    /// Lists delayed items, and takes those that are due.
     async fn look_later(&mut self) -> Result<()> {
         let (mut after, mut limit) = (None, ASIDE_BATCH);
         loop {
@@ -215,7 +215,7 @@ impl Claimer {
         }
     }
 
-    /// Lists entries some way behind the front, if other workers are there. Gives whether something was found.
+    /// Lists entries some way behind the front, if other workers are there. Returns whether it found any.
     async fn look_far(&mut self) -> Result<bool> {
         let skip = self.view.below(self.view.spread);
         if skip == 0 {
@@ -236,7 +236,7 @@ impl Claimer {
         Ok(self.view.candidates.len() > known)
     }
 
-    /// Looks at claimed items, and puts those back in line whose claims have expired.
+    /// Lists claimed items, and puts those with expired claims back in line.
     async fn look_aside(&mut self) -> Result<()> {
         let mut after = None;
         loop {

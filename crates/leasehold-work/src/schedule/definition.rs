@@ -1,9 +1,9 @@
 //! The definition of a job, as schedulers publish it: when it is due, so that anybody can notice that nobody ran it.
 //!
-//! Promise: of two files that define the same job the newer one stands, by its revision, whoever publishes when: two schedulers
-//! with different files do not undo each other's word. What is run stays in the file: a command may hold secrets, so only a
-//! digest of it is published. `run --slot` publishes too, for jobs that no file has. Non-promise: a scheduler runs what its own
-//! file says, published or not.
+//! Promise: if two files define the same job, the newer one counts, by its revision, in whatever order they are
+//! published: two schedulers with different files do not overwrite each other's definitions. The command itself stays
+//! in the file, because it may contain secrets; only a digest is published. `run --slot` publishes too, for jobs that
+//! no file has. Non-promise: a scheduler runs what its own file says, published or not.
 
 use crate::schedule::due::CatchUp;
 use crate::schedule::job::{Job, LATE_AFTER, Timing, slot_delay};
@@ -18,24 +18,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const KIND: &str = "job";
-/// The owner of what `run --slot` publishes. That of a file is a path, or what the file says.
+/// The owner of what `run --slot` publishes. The owner of a file is a path, or what the file says.
 const RUN: &str = "run --slot";
 const PAGE: usize = 500;
 
-/// Which of two files is newer: one that says `revision`, by that; then by when it was written.
+/// Decides which of two files is newer: by the `revision` in the file if there
+/// is one, then by the time of its last change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileRevision {
-    /// What the file says; one that says it comes after all that do not.
+    /// The `revision` in the file. A file with one is newer than all files without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// When it was last written, by its machine's clock, in milliseconds.
+    /// When the file was last written, by its machine's clock, in milliseconds since 1970.
     pub modified_ms: u64,
-    /// Of its content: so that two that are equal otherwise have an order too, the same for everybody.
+    /// A digest of the file's content. It orders files that are otherwise equal, in the same way everywhere.
     pub digest: String,
 }
 
 impl FileRevision {
-    /// Of a file with this text, which was last written so long after 1970.
+    /// The revision of a file with this text, last written this long after 1970.
     pub fn new(number: Option<u64>, modified: Duration, text: &str) -> Self {
         let modified_ms = u64::try_from(modified.as_millis()).unwrap_or(u64::MAX);
         FileRevision { number, modified_ms, digest: format!("{:032x}", crate::digest::digest([text])) }
@@ -55,11 +56,11 @@ impl std::fmt::Display for FileRevision {
 /// A file with jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publisher {
-    /// Whose jobs they are: what is no longer in a newer file of the same owner is retired.
+    /// Whose jobs they are. Jobs that are missing in a newer file of the same owner are retired.
     pub owner: String,
-    /// Which revision of the file.
+    /// The revision of that file.
     pub revision: FileRevision,
-    /// The machine.
+    /// The machine that publishes it.
     pub host: String,
 }
 
@@ -72,38 +73,38 @@ pub struct Definition {
     catch_up_max_age_ms: u64,
     jitter_ms: u64,
     late_after_ms: u64,
-    /// The labels of machines that run it.
+    /// The labels of machines that may run it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on: Vec<String>,
     /// A digest of its command, its arguments and its environment.
     pub command: String,
     name: LeaseName,
-    /// Whose it is.
+    /// Whose job it is.
     pub owner: String,
     /// The revision of the file that it is from.
     pub revision: FileRevision,
     /// The machine that published it.
     pub host: String,
-    /// When that was, in store time; a job that is only changed keeps its first time.
+    /// When it was first published, in store time. Changing the job does not change this.
     pub at: Timestamp,
 }
 
-/// Refuses what is no published definition.
+/// Refuses bytes that are not a published definition.
 pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
     codec::decode::<Published>(KIND, bytes, place).map(drop)
 }
 
-/// A record on the shelf.
+/// The record of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Published {
     definition: Option<Definition>,
-    /// The file that no longer has it: an older one does not bring it back.
+    /// The file in which the job was missing: an older file does not publish it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retired: Option<(String, FileRevision)>,
 }
 
 impl Definition {
-    /// Of a job, as this file has it.
+    /// The definition of a job in this file.
     pub fn of(job: &Job, publisher: &Publisher, at: Timestamp) -> Self {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let env = job.env.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
@@ -124,8 +125,8 @@ impl Definition {
         }
     }
 
-    /// Of a job that has no file, as a run of this slot knows it. What starts it may do so long after the slot: a job is late only
-    /// when it is later than that.
+    /// The definition of a job without a file, according to a run of this slot. What starts the job may always do so
+    /// long after the slot; the job is late only when it is later than that.
     fn of_run(run: &RunDefinition, slot: Slot, now: Timestamp) -> Self {
         let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Definition {
@@ -145,7 +146,7 @@ impl Definition {
         }
     }
 
-    /// What is to be published by a run that found this, if anything: the word of a file stands.
+    /// What a run has to publish when it finds `old`, if anything: a file's definition stays.
     fn after_run(old: Option<&Definition>, run: &RunDefinition, slot: Slot, now: Timestamp) -> Option<Self> {
         let new = Definition::of_run(run, slot, now);
         let Some(old) = old else { return Some(new) };
@@ -159,7 +160,7 @@ impl Definition {
         self.timing.schedule().map(Arc::new)
     }
 
-    /// How much of it is caught up on.
+    /// How many missed slots are caught up on.
     pub fn catch_up(&self) -> Result<CatchUp> {
         CatchUp::new(self.catch_up, Duration::from_millis(self.catch_up_max_age_ms))
     }
@@ -169,17 +170,17 @@ impl Definition {
         slot_delay(&self.name, slot, Duration::from_millis(self.jitter_ms))
     }
 
-    /// How long after that it is late.
+    /// How long after that it counts as late.
     pub const fn late_after(&self) -> Duration {
         Duration::from_millis(self.late_after_ms)
     }
 
-    /// Whether a file with jobs has it, and not only the flags of a run.
+    /// Whether it is from a file with jobs, and not only from the flags of a run.
     pub fn is_of_file(&self) -> bool {
         self.owner != RUN
     }
 
-    /// What differs in another definition, in words for people.
+    /// The differences between two definitions, in words for people.
     pub fn differences(&self, other: &Definition) -> Vec<String> {
         let duration = |ms: u64| leasehold_core::format_duration(Duration::from_millis(ms));
         let rows = [
@@ -199,7 +200,7 @@ impl Definition {
         words
     }
 
-    /// Whether it says the same of the job, from whichever file.
+    /// Whether both say the same about the job, from whichever file.
     fn says_the_same(&self, other: &Definition) -> bool {
         self.differences(other).is_empty()
     }
@@ -212,41 +213,41 @@ pub struct RunDefinition {
     pub name: LeaseName,
     /// When it is due.
     pub timing: Timing,
-    /// How much of it is caught up on.
+    /// How many missed slots are caught up on.
     pub catch_up: CatchUp,
     /// The machine that runs it.
     pub host: String,
 }
 
-/// What publishing came to.
+/// The result of publishing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublishReport {
-    /// How many jobs are published anew or changed.
+    /// How many jobs were published for the first time or changed.
     pub published: usize,
     /// Jobs that are no longer in the file.
     pub retired: Vec<LeaseName>,
-    /// Jobs of which a newer file says something else, and where that was published.
+    /// Jobs that a newer file defines differently, and where that was published.
     pub outdated: Vec<(LeaseName, String)>,
 }
 
-/// The published definitions.
+/// The published definitions of a store's jobs.
 #[derive(Debug, Clone)]
 pub struct Definitions {
     coordinator: Coordinator,
 }
 
 impl Definitions {
-    /// In this store.
+    /// The definitions in this store.
     pub fn new(coordinator: Coordinator) -> Self {
         Definitions { coordinator }
     }
 
-    /// That of one job, if it is published.
+    /// The definition of one job, if it is published.
     pub async fn read(&self, job: &LeaseName) -> Result<Option<Definition>> {
         Ok(self.document(job).look(self.coordinator.clock().now()).await?.record.definition)
     }
 
-    /// All of them. One that cannot be read is left out.
+    /// All definitions. Those that cannot be read are left out.
     pub async fn all(&self) -> Result<Vec<(LeaseName, Definition)>> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
@@ -259,7 +260,8 @@ impl Definitions {
         }
     }
 
-    /// Those from just after a name, a page at a time, and where the next page begins. One that cannot be read is left out.
+    /// Definitions of jobs after a name, a page at a time, and where the next
+    /// page begins. Those that cannot be read are left out.
     pub async fn page(
         &self,
         after: Option<&LeaseName>,
@@ -274,7 +276,8 @@ impl Definitions {
         Ok((decoded.collect(), next))
     }
 
-    /// Publishes the jobs of a file, and retires those of its owner that are no longer in it. What a newer file says stays.
+    /// Publishes the jobs of a file, and retires those of its owner that are no
+    /// longer in it. A newer file's definitions stay.
     pub async fn publish(&self, jobs: &[Arc<Job>], publisher: &Publisher) -> Result<PublishReport> {
         let known: std::collections::HashMap<LeaseName, Definition> = self.all().await?.into_iter().collect();
         let mut report = PublishReport::default();
@@ -307,8 +310,9 @@ impl Definitions {
         Ok(report)
     }
 
-    /// Publishes a job as a run of this slot knows it, unless a file has defined it; says whether something changed. That is one
-    /// read, and a write only if it is new or its flags have changed. Of two that differ the one that ran last counts.
+    /// Publishes a job according to a run of this slot, unless a file has defined it;
+    /// returns whether anything changed. It costs one read, and a write only if the
+    /// job is new or its flags have changed. If runs differ, the last one counts.
     pub async fn publish_run(&self, run: &RunDefinition, slot: Slot) -> Result<bool> {
         let decide = |before: &Published, now| {
             let next = Definition::after_run(before.definition.as_ref(), run, slot, now);
@@ -319,7 +323,7 @@ impl Definitions {
         Ok(decide(&before.record, before.anchor.now)?.is_some())
     }
 
-    /// Publishes one job, unless a newer file has; gives what is published then.
+    /// Publishes one job, unless a newer file has; returns the definition that is now published.
     async fn put(&self, job: &Job, publisher: &Publisher) -> Result<Definition> {
         let next = |before: &Published, now| {
             let at = before.definition.as_ref().map_or(now, |old| old.at);
@@ -341,7 +345,7 @@ impl Definitions {
         Ok(written.definition.unwrap_or_else(|| next(&Published::default(), before.anchor.now)))
     }
 
-    /// Takes back what an older file of the same owner published; says whether there was something.
+    /// Retires what an older file of the same owner published; returns whether there was something.
     async fn retire(&self, name: &LeaseName, publisher: &Publisher) -> Result<bool> {
         let decide = |before: &Published, _| {
             let old = before.definition.as_ref();
@@ -354,7 +358,8 @@ impl Definitions {
         Ok(decide(&before.record, before.anchor.now)?.is_some())
     }
 
-    /// Removes a definition, whosever it is, until a scheduler or a run publishes it anew; says whether there was one.
+    /// Removes a definition, whoever published it, until a scheduler or a run
+    /// publishes it again. Returns whether there was one.
     pub async fn remove(&self, name: &LeaseName) -> Result<bool> {
         let decide = |before: &Published, _| Ok(before.definition.is_some().then(Published::default));
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
@@ -391,7 +396,7 @@ mod tests {
         let slot = |minutes_ago: u64| Slot(Timestamp::from_millis(now.as_millis() - minutes_ago * 60_000));
         assert!(definitions.publish_run(&run("@hourly"), slot(30)).await.unwrap());
         let published = revision(&definitions).await;
-        // Started sooner or later after its slot, by another machine: nothing is written.
+        // Started sooner or later after its slot, or by another machine: nothing is written.
         let other = RunDefinition { host: "b".into(), ..run("@hourly") };
         assert!(!definitions.publish_run(&other, slot(5)).await.unwrap());
         assert_eq!(revision(&definitions).await, published);
@@ -399,7 +404,7 @@ mod tests {
         assert!((35..=37).contains(&(late_after.as_secs() / 60)), "{late_after:?}");
         assert!(definitions.publish_run(&run("@daily"), slot(0)).await.unwrap());
         assert_ne!(revision(&definitions).await, published);
-        // The word of a file stands.
+        // A file's definition stays.
         let table = toml_job();
         let revision = FileRevision::new(None, Duration::from_secs(1), "text");
         let publisher = Publisher { owner: "team".into(), revision, host: "c".into() };

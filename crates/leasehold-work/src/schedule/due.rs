@@ -1,11 +1,11 @@
 //! What is due: which slots of a job are run, in which order, and which are dropped, given up or waited for.
 //!
-//! Promise: pure functions, the same for a scheduler, for `run --slot` and for `backfill`. A slot whose run died comes
-//! before anything newer, to be run again or to be given up, outside the bounds of catching up. Of the rest, no more are
-//! run than the policy's count, and none that is older than its age; they come oldest first, and every other due slot is
-//! named as dropped, with a reason. A slot that was settled, by whatever the journal says or has forgotten, is not due.
-//! Non-promise: nothing is claimed here. Between looking and claiming another may have been faster, and then the record's
-//! own rules refuse. A gap of very many slots is counted up to a bound, and then said to be at least so many.
+//! Promise: pure functions, the same for a scheduler, for `run --slot` and for `backfill`. A slot whose run died
+//! precedes all newer ones, to be run again or given up, outside the bounds of catching up. Of the others, at most the
+//! policy's count are run, and none that is older than its age. They come oldest first, and every other due slot is
+//! listed as dropped, with a reason. A slot that the journal has settled, or has forgotten, is not due. Non-promise:
+//! nothing is claimed here. Another process may claim first, and then the record's own rules refuse. A gap of very many
+//! slots is counted up to a bound, and then reported as at least that many.
 
 use crate::schedule::journal::Journal;
 use crate::schedule::slots::Schedule;
@@ -14,14 +14,14 @@ use leasehold_core::{
 };
 use std::time::Duration;
 
-/// Slots that are claimed by so much more than the store's clock shows were claimed while it was ahead.
+/// Slots claimed this far in the future were claimed while the store's clock was ahead.
 const AHEAD: Duration = Duration::from_secs(60);
-/// A slot that is so fresh cannot have been passed over by another machine and be free again.
+/// A slot this fresh cannot have been skipped by another machine whose lease is free again.
 const FRESH: Duration = Duration::from_millis(500);
 /// How many dropped slots are counted one by one.
 pub const COUNTED: u64 = 10_000;
 
-/// How much is caught up on after an outage.
+/// How many missed slots are caught up on after an outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CatchUp {
     count: u32,
@@ -29,7 +29,7 @@ pub struct CatchUp {
 }
 
 impl CatchUp {
-    /// At most this many slots, none older than this.
+    /// At most this many slots, none older than `max_age`.
     pub fn new(count: u32, max_age: Duration) -> Result<Self> {
         if !(1..=1_000).contains(&count) {
             return Err(Error::invalid("catch_up", count, "use 1 (the newest slot only) to 1000"));
@@ -41,12 +41,12 @@ impl CatchUp {
         Ok(CatchUp { count, max_age })
     }
 
-    /// How many.
+    /// The most slots that are run.
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// How old.
+    /// The greatest age of a slot that is run.
     pub const fn max_age(&self) -> Duration {
         self.max_age
     }
@@ -58,31 +58,31 @@ impl Default for CatchUp {
     }
 }
 
-/// Up to where a job's slots are settled.
+/// Up to when a job's slots are settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Last {
-    /// It was never run, and nobody knows since when it is there: only its newest slot can be due.
+    /// The job was never run, and nobody knows since when it exists: only its newest slot can be due.
     Never,
-    /// Every slot up to this time is settled, or was before the job's time.
+    /// Every slot up to this time is settled, or was before the job existed.
     Settled(Timestamp),
-    /// Slots were claimed or settled while the store's clock was ahead of what it shows now, so none can be claimed
-    /// until then. Those that came due after this time have no fate yet.
+    /// Slots were claimed or settled while the store's clock was ahead of its present time, so none can be claimed
+    /// until that time comes. Slots that came due after this time have no fate yet.
     Ahead(Timestamp),
 }
 
 /// Why a slot is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// It is older than the policy's age.
+    /// The slot is older than the policy's age.
     TooOld,
-    /// A newer slot stands in for it.
+    /// A newer slot is run instead.
     Coalesced,
-    /// A slot that is still to come was claimed while the store's clock was ahead.
+    /// A slot that is still in the future was claimed while the store's clock was ahead.
     ClockAhead,
 }
 
 impl DropReason {
-    /// The counter for it.
+    /// The counter for slots dropped for this reason.
     pub const fn event(self) -> Event {
         match self {
             DropReason::TooOld => Event::DroppedTooOld,
@@ -95,30 +95,30 @@ impl DropReason {
 /// Consecutive slots that are dropped for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dropped {
-    /// The oldest; when they were not all counted, the oldest that was.
+    /// The oldest slot, or the oldest that was counted if not all were.
     pub first: Slot,
-    /// The newest.
+    /// The newest slot.
     pub last: Slot,
-    /// How many.
+    /// How many slots were counted.
     pub count: u64,
-    /// Whether there are more of them than were counted.
+    /// Whether there are more than were counted.
     pub more: bool,
-    /// Why.
+    /// Why they are dropped.
     pub reason: DropReason,
-    /// The slot before the oldest, so that spans that follow each other are written as one.
+    /// The slot before the oldest one, so that consecutive spans are recorded as one.
     pub before: Option<Slot>,
 }
 
-/// What is to be done about the slots that are due.
+/// What to do about the slots that are due.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Due {
-    /// To be run, oldest first.
+    /// Slots to run, oldest first.
     pub run: Vec<Slot>,
-    /// Not to be run, oldest first.
+    /// Slots that are not run, oldest first.
     pub dropped: Vec<Dropped>,
 }
 
-/// Decides about every slot up to `now`. `settled` says of a slot that its fate is known already.
+/// Decides about every slot up to `now`. `settled` returns whether a slot's fate is already known.
 pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, settled: impl Fn(Slot) -> bool) -> Due {
     let after = match last {
         Last::Never => None,
@@ -161,14 +161,14 @@ pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, set
     due
 }
 
-/// What is to be done about a slot whose run died.
+/// What to do about a slot whose run died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupted {
-    /// It is run again, before newer ones.
+    /// Run it again, before newer ones.
     Again(Slot),
-    /// It was run as often as it may be, or is too old: it is written down that it is not run again.
+    /// It was run as often as allowed, or is too old: record that it is not run again.
     Died(Slot),
-    /// What became of it is written down: newer ones may be claimed.
+    /// Its fate is recorded: newer slots may be claimed.
     Settled(Slot),
 }
 
@@ -177,26 +177,26 @@ pub enum Interrupted {
 pub struct Candidate {
     /// The slot.
     pub slot: Slot,
-    /// The older slot whose run died, and that this claim gives up.
+    /// The older slot whose run died, and which this claim gives up.
     pub gives_up: Option<Slot>,
-    /// Whether its own run died before: then it is run in addition to what is due.
+    /// Whether its own run died before. Then it is run in addition to those that are due.
     pub is_recovery: bool,
 }
 
-/// What is to be done about a job's slots.
+/// What to do about a job's slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The slot whose run died, if there is one.
     pub interrupted: Option<Interrupted>,
     /// The slots that came after it.
     pub due: Due,
-    /// The newest slot that is claimed or settled although it is still to come: the store's clock was ahead, and nothing is
-    /// run until an operator sets the mark back or that time has come.
+    /// The newest slot that is claimed or settled although it is in the future: the store's clock was ahead. Nothing is
+    /// run until that time has come, or an operator sets the mark back.
     pub ahead: Option<Slot>,
 }
 
 impl Plan {
-    /// For a job whose lease has this record and which has this journal, at the store's time.
+    /// The plan for a job whose lease has this record and which has this journal, at the store's time.
     pub fn of(schedule: &Schedule, record: &Ownership, journal: &Journal, policy: CatchUp, now: Timestamp) -> Self {
         let last = record.slot.map(|mark| mark.slot).max(journal.settled_until());
         let ahead = last.filter(|last| last.0 > now.plus(AHEAD));
@@ -213,7 +213,7 @@ impl Plan {
         }
     }
 
-    /// The same in the usual case, which needs no journal: the slot before is settled, and this one has just come.
+    /// The same in the usual case, which needs no journal: the previous slot is settled, and this one has just come.
     pub fn without_journal(schedule: &Schedule, record: &Ownership, policy: CatchUp, now: Timestamp) -> Option<Self> {
         let mark = record.slot.filter(|mark| mark.state != SlotState::Running && mark.slot.0 <= now)?;
         let due = due(schedule, now, Last::Settled(mark.slot.0), policy, |_| false);
@@ -222,7 +222,7 @@ impl Plan {
         is_usual.then_some(Plan { interrupted: None, due, ahead: None })
     }
 
-    /// What to claim, first things first. A job that is paused does not take up what died.
+    /// What to claim, in order. A paused job does not resume a slot whose run died.
     pub fn candidates(&self, record: &Ownership) -> Vec<Candidate> {
         let again = match self.interrupted {
             Some(Interrupted::Again(slot)) if record.paused.is_none() => Some(slot),
@@ -234,12 +234,12 @@ impl Plan {
         recovery.into_iter().chain(due).collect()
     }
 
-    /// Whether a slot whose run died is left alone only because the job is paused.
+    /// Whether a slot whose run died waits only because the job is paused.
     pub const fn waits_for_resume(&self, record: &Ownership) -> bool {
         record.paused.is_some() && matches!(self.interrupted, Some(Interrupted::Again(_)))
     }
 
-    /// The slot that a claim on a newer one gives up.
+    /// The slot that a claim of a newer one gives up.
     pub const fn gives_up(&self) -> Option<Slot> {
         match self.interrupted {
             Some(Interrupted::Died(slot) | Interrupted::Settled(slot)) => Some(slot),
@@ -256,19 +256,19 @@ fn recovery(mark: SlotMark, journal: &Journal, policy: CatchUp, now: Timestamp) 
     if may_run { Interrupted::Again(mark.slot) } else { Interrupted::Died(mark.slot) }
 }
 
-/// Whether a slot of the past is left to run, for an operator who asks for it.
+/// Whether a past slot still has to be run, when an operator asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owed {
-    /// It has succeeded.
+    /// No: it has succeeded.
     Nothing,
-    /// It failed, or was never run.
+    /// Yes: it failed, or was never run.
     Run,
-    /// Something became of it that the journal no longer knows.
+    /// Unknown: it has a fate that the journal no longer knows.
     Forgotten,
 }
 
 impl Owed {
-    /// By all that is known of the job, and by what became of the slot in an earlier backfill.
+    /// Decides by everything known about the job, and by the slot's fate in an earlier backfill.
     pub fn of(known: &Known<'_>, backfilled: Option<SlotState>, slot: Slot) -> Self {
         match backfilled {
             _ if known.has_succeeded(slot) => Owed::Nothing,
@@ -280,20 +280,20 @@ impl Owed {
     }
 }
 
-/// All that is known of a job.
+/// Everything known about a job.
 #[derive(Debug)]
 pub struct Known<'a> {
     /// The record of its lease.
     pub record: &'a Ownership,
-    /// Every transfer of that, also those that the record has dropped.
+    /// Every transfer of the lease, including those that the record has dropped.
     pub history: &'a History,
     /// What became of its slots.
     pub journal: &'a Journal,
 }
 
 impl Known<'_> {
-    /// Whether anybody knows that this slot has succeeded. What the journal missed because the store was away, or because the
-    /// run was killed, the lease's own transfers tell.
+    /// Whether this slot is known to have succeeded. The lease's own transfers show successes that the journal missed
+    /// because the store was unreachable or the run was killed.
     pub fn has_succeeded(&self, slot: Slot) -> bool {
         let is_done = self.record.slot.is_some_and(|mark| mark.slot == slot && mark.state == SlotState::Done);
         let mut runs = self.history.transfers.iter().filter(|transfer| transfer.slot == Some(slot));
@@ -301,7 +301,7 @@ impl Known<'_> {
         is_done || ran_well || self.journal.has_succeeded(slot)
     }
 
-    /// Whether a transfer is missing that may have told of a success which the journal missed.
+    /// Whether a transfer is missing that could show a success which the journal missed.
     fn may_have_succeeded(&self, slot: Slot) -> bool {
         let is_known = |epoch: &Epoch| self.history.transfers.iter().any(|transfer| transfer.epoch == *epoch);
         let begun = self.journal.entries.iter().filter(|entry| entry.slot == slot && entry.last.is_none());

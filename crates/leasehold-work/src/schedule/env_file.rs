@@ -1,7 +1,7 @@
-//! Files of variables for a job's command, as docker and systemd have them.
+//! Files of variables for a job's command, in the format of docker and systemd.
 //!
-//! Promise: what is wrong is named by its line, and no value is ever part of a message. Non-promise: no variable is put in for
-//! another: `$` is an ordinary character.
+//! Promise: an error names its line, and no value is ever part of a message.
+//! Non-promise: variables are not expanded: `$` is an ordinary character.
 //!
 //! ```
 //! use leasehold_work::schedule::env_file;
@@ -12,10 +12,10 @@
 //! assert_eq!(env_file::parse("A=1\nB").unwrap_err(), (2, "write NAME=value"));
 //! ```
 
-/// The line that is wrong, counted from 1, and what is wrong with it.
+/// The line of the error, counted from 1, and what is wrong with it.
 pub type Wrong = (usize, &'static str);
 
-/// Reads the variables of a file, in order; of several with one name the last counts.
+/// Reads the variables of a file, in order. If several have one name, the last one counts.
 pub fn parse(text: &str) -> Result<Vec<(String, String)>, Wrong> {
     let mut variables = Vec::new();
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<Vec<(String, String)>, Wrong> {
             (rest, line) = (behind, line + 1);
             continue;
         };
-        // A value in quotes may go over several lines, so it is read from the rest of the file.
+        // A value in quotes may span several lines, so it is read from the rest of the file.
         let start = first.find(quote).unwrap_or_default() + quote.len_utf8();
         let (value, end) = quoted(&rest[start..], quote).ok_or((line, "a quote is not closed"))?;
         let (after, behind) = rest[start + end..].split_once('\n').unwrap_or((&rest[start + end..], ""));
@@ -63,7 +63,7 @@ fn check_name(name: &str) -> Result<String, &'static str> {
     }
 }
 
-/// What is in quotes, and where the text behind the closing one begins.
+/// The text in quotes, and the position just after the closing quote.
 fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
     let mut value = String::new();
     let mut letters = text.char_indices();
@@ -73,7 +73,7 @@ fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
             '\\' if quote == '"' => match letters.next()?.1 {
                 'n' => value.push('\n'),
                 't' => value.push('\t'),
-                // A line that goes on.
+                // A line continuation.
                 '\n' => {}
                 c @ ('"' | '\\' | '$' | '`') => value.push(c),
                 c => value.extend(['\\', c]),

@@ -1,7 +1,7 @@
-//! A job: what a `[[job]]` table says, checked.
+//! A job: the checked contents of a `[[job]]` table.
 //!
-//! Promise: every field is parsed once, here; a wrong one is refused with the job's name, the field, its value and the
-//! allowed form. Non-promise: whether the command exists is found out when it is run.
+//! Promise: every field is parsed once, here; an error names the job, the field, its value and the allowed form.
+//! Non-promise: it does not check that the command exists; that shows when it is run.
 
 use crate::schedule::due::CatchUp;
 use crate::schedule::slots::{Schedule, Zone};
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The folder of a job's leases that backfills claim slots under.
+/// The last folder in the names of leases under which backfills claim slots.
 const BACKFILL: &str = "backfill";
-/// A slot that has not started for so long is late, unless the job says otherwise.
+/// A slot that has not started after this long is late, unless the job says otherwise.
 pub(super) const LATE_AFTER: Duration = Duration::from_secs(300);
 
-/// A table as it is written.
+/// A table as it was written.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobTable {
@@ -50,7 +50,7 @@ pub struct JobTable {
     late_after: Option<String>,
 }
 
-/// What is not to be seen in a log.
+/// A text that must not appear in a log.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 struct SecretText(String);
@@ -68,49 +68,49 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// What to do while an earlier run is still running.
+/// What to do while an earlier run has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Busy {
-    /// Leave the slot out.
+    /// Skip the slot.
     Skip,
-    /// Wait for the end of it, this long at most.
+    /// Wait for its end, at most this long.
     Wait(Duration),
-    /// Look once more after this long.
+    /// Check once more after this long.
     Retry(Duration),
 }
 
-/// A job.
+/// A job, as a scheduler runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Its name, which is its lease's.
+    /// Its name, which is also its lease's.
     pub name: LeaseName,
     /// When it is due.
     pub schedule: Schedule,
-    /// The same, as it is written.
+    /// The schedule as it was written.
     pub timing: Timing,
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// How long the lease lasts unless renewed; the scheduler's own if none.
+    /// How long the lease lasts unless renewed; none means the scheduler's own TTL.
     pub ttl: Option<Ttl>,
-    /// Between SIGTERM and SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub grace: Option<Duration>,
-    /// What to do while an earlier run is still running.
+    /// What to do while an earlier run has not ended.
     pub busy: Busy,
-    /// How much is caught up on.
+    /// How many missed slots are caught up on.
     pub catch_up: CatchUp,
-    /// Each slot's start is put off by up to this much, the same on every machine.
+    /// Each slot's start is delayed by up to this much, by the same time on every machine.
     pub jitter: Duration,
     /// Variables for the command.
     pub env: BTreeMap<String, String>,
-    /// Files of variables, read at each start; `env` counts more.
+    /// Files of variables, read at each start; `env` takes precedence.
     pub env_file: Vec<PathBuf>,
-    /// Where it runs; where the file is if none.
+    /// The working folder; none means the folder of the file with the job.
     pub cwd: Option<PathBuf>,
-    /// Resources that older runs are shut out of.
+    /// Resources that are sealed, so that older runs cannot write to them.
     pub guards: Vec<String>,
-    /// How often a run that failed is tried again.
+    /// How often a failed run is retried.
     pub retries: u32,
-    /// How long to wait before the first of these; twice as long before each further one.
+    /// How long to wait before the first retry. It doubles with each further one.
     pub backoff: Duration,
     /// The longest it may run.
     pub timeout: Option<Duration>,
@@ -118,13 +118,13 @@ pub struct Job {
     pub progress_timeout: Option<Duration>,
     /// The labels of machines that run it; any machine if empty.
     pub on: Vec<String>,
-    /// The URL that is told when it starts and how it ended.
+    /// The URL that is notified when a run starts and how it ended.
     pub ping: Option<WebUrl>,
-    /// A slot that has not started for so long is late.
+    /// A slot that has not started after this long is late.
     pub late_after: Duration,
 }
 
-/// When a job is due, as it is written.
+/// When a job is due, as it was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,12 +140,12 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Of a cron line and what goes with it, as they are written.
+    /// The timing of a cron line and its options, as they were written.
     pub fn of_line(line: &str, tz: Option<String>, dst: Option<String>, dst_fold: Option<String>) -> Self {
         Timing { cron: Some(line.to_owned()), every: None, tz, dst, dst_fold }
     }
 
-    /// What it means.
+    /// The parsed schedule.
     pub fn schedule(&self) -> Result<Schedule> {
         let zone = self.tz.as_deref().map_or(Ok(Zone::UTC), |tz| field("tz", tz.parse()))?;
         let gap = field("dst", self.dst.as_deref().map(str::parse).transpose())?;
@@ -180,12 +180,12 @@ impl Job {
         self.on.is_empty() || self.on.iter().any(|label| labels.contains(label))
     }
 
-    /// How long after its instant a slot starts: the same on every machine, so that nobody starts it early.
+    /// How long after its instant a slot starts. It is the same on every machine, so that none starts early.
     pub fn delay(&self, slot: Slot) -> Duration {
         slot_delay(&self.name, slot, self.jitter)
     }
 
-    /// Reads a table; `at` says which one it is if it has no name.
+    /// Reads a table. `at` is its number, for errors if it has no name.
     pub fn read(table: JobTable, at: usize) -> Result<Self> {
         let place = table.name.clone().map_or_else(|| format!("job {at}"), |name| format!("job `{name}`"));
         parse(table).map_err(|e| Error::new(e.kind(), format!("{place}: {e}")))
@@ -198,7 +198,7 @@ pub(super) fn slot_delay(name: &LeaseName, slot: Slot, jitter: Duration) -> Dura
     if bound == 0 {
         return Duration::ZERO;
     }
-    // FNV-1a: stable for ever, which the standard hasher is not.
+    // FNV-1a: it never changes, which the standard hasher does not promise.
     let text = idempotency_key(name, slot);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     Duration::from_millis((hash ^ (hash >> 29)) % bound)
@@ -209,12 +209,12 @@ pub fn idempotency_key(name: &LeaseName, slot: Slot) -> String {
     format!("{name}@{}", slot_text(slot))
 }
 
-/// The lease under which a backfill claims a slot, whatever span it was asked for with.
+/// The lease under which a backfill claims a slot, whatever span the backfill covers.
 pub fn backfill_lease(job: &LeaseName, slot: Slot) -> Result<LeaseName> {
     LeaseName::new(format!("{job}/{BACKFILL}/{}", slot_text(slot).replace(['-', ':'], "")))
 }
 
-/// Whether a lease is a backfill's: such records are kept for the next backfill, and for nobody to look at.
+/// Whether a lease is a backfill's. Such records are only for the next backfill, and not shown.
 pub fn is_backfill(lease: &LeaseName) -> bool {
     let mut parts = lease.as_str().rsplit('/');
     let (at, folder, job) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
@@ -231,7 +231,7 @@ pub fn slot_text(slot: Slot) -> String {
         .map_or_else(|| format!("{}ms", slot.0.as_millis()), |at| at.to_string())
 }
 
-/// Reads a slot, or any instant, as text.
+/// Parses a slot, or any instant.
 pub fn parse_instant(field: &str, text: &str) -> Result<Slot> {
     let form = "use RFC 3339, such as 2026-11-15T03:00:00Z, or a time without an offset or a date alone, in the job's time zone";
     let instant: jiff::Timestamp = text.parse().map_err(|_| Error::invalid(field, text, form))?;
@@ -255,7 +255,7 @@ fn parse(table: JobTable) -> Result<Job> {
     let jitter = duration("jitter", table.jitter.as_deref())?.unwrap_or_default();
     check_jitter(jitter, &schedule)?;
     if name.starts_with('-') {
-        // It would be taken for an option where it is run.
+        // As an argument of a command it would be taken for an option.
         return Err(Error::invalid("name", &name, "a job's name does not begin with `-`"));
     }
     Ok(Job {
@@ -285,14 +285,14 @@ fn parse(table: JobTable) -> Result<Job> {
     })
 }
 
-/// A start that is put off past the next slot would be taken for that one's.
+/// A start that is delayed past the next slot would be taken for that slot's.
 fn check_jitter(jitter: Duration, schedule: &Schedule) -> Result<()> {
     // Enough to see every distance between the slots of nearly all lines that people write.
     const LOOKED_AT: usize = 25;
     if jitter.is_zero() {
         return Ok(());
     }
-    // The same on every machine and on every day: a file that is accepted stays so.
+    // The same on every machine and on every day: a file that is accepted stays valid.
     let from = Timestamp::from_millis(1_767_225_600_000);
     let slots: Vec<Slot> = schedule.between(from, Timestamp::from_millis(u64::MAX)).take(LOOKED_AT).collect();
     let distance = slots.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0)).min().unwrap_or(Duration::MAX);
@@ -314,7 +314,7 @@ fn labels(on: Option<OneOrMany>) -> Result<Vec<String>> {
         return Err(Error::invalid("on", "[]", form));
     }
     match labels.iter().find(|label| label.trim().is_empty() || label.contains(',')) {
-        // A machine's labels are a list with commas.
+        // A machine's labels are a comma-separated list.
         Some(label) => Err(Error::invalid("on", label, format!("{form}; a label is not empty and has no comma"))),
         None => Ok(labels),
     }
@@ -364,7 +364,7 @@ fn busy(text: &str) -> Result<Busy> {
     }
 }
 
-/// What a job may say of its own output, in its environment.
+/// Variables for the job's own output, which it may set in `env`.
 const OWN_OUTPUT: [&str; 3] = ["LEASEHOLD_OUTPUT", "LEASEHOLD_OUTPUT_SIZE", "LEASEHOLD_OUTPUT_RUNS"];
 
 fn environment(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {

@@ -1,8 +1,8 @@
 //! The journal of a scheduled job: every due slot and what became of it, one bounded record per job.
 //!
-//! Promise: a slot has one entry; an older epoch never overwrites what a newer one wrote; what was dropped or skipped is
-//! written once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by the
-//! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
+//! Promise: a slot has one entry; an older epoch never overwrites the entry of a newer one; a dropped or skipped slot
+//! is recorded once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by
+//! the lease's record alone, in the same swap as the lease; an error in writing a journal loses history, not safety.
 
 use crate::output::Usage;
 use crate::schedule::due::{DropReason, Dropped};
@@ -17,29 +17,29 @@ pub(super) const KIND: &str = "runs";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It is running, or its run died and nobody has noticed yet.
+    /// It is running, or its run died and that was not noticed yet.
     Running,
-    /// It ran to its end.
+    /// Its run succeeded.
     Succeeded,
-    /// It ran and failed.
+    /// Its run failed.
     Failed,
-    /// Its run lost the lease and was stopped; another may run it again.
+    /// Its run lost the lease and was stopped; another run may follow.
     Lost,
     /// It could not be started; it stays open, and is tried again.
     NotStarted,
-    /// An operator asked its run to end before it was done; another may run it again.
+    /// An operator asked its run to finish early; another run may follow.
     Drained,
-    /// An earlier run was still running.
+    /// Not run: an earlier run had not ended.
     SkippedOverlap,
-    /// It was too old to catch up on.
+    /// Not run: it was too old to catch up on.
     DroppedTooOld,
-    /// A newer slot was run instead.
+    /// Not run: a newer slot was run instead.
     DroppedCoalesced,
-    /// Slots that are still to come had been claimed while the store's clock was ahead.
+    /// Not run: slots that are still in the future had been claimed while the store's clock was ahead.
     DroppedClockAhead,
-    /// An operator had paused the job.
+    /// Not run: an operator had paused the job.
     Paused,
-    /// Its run died, as often as it was run, or until it was too old to be run again.
+    /// Its run died as often as it may be run, or it then became too old to be run again.
     Died,
 }
 
@@ -62,22 +62,22 @@ impl Fate {
         }
     }
 
-    /// Whether it will not change any more.
+    /// Whether it can no longer change.
     pub const fn is_final(self) -> bool {
         !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted | Fate::Drained)
     }
 
-    /// The counter of what is written down of a slot without a run of its own to count it.
+    /// The counter for a fate that is recorded without a run that would count it.
     pub const fn event(self) -> Option<Event> {
         if let Fate::Died = self { Some(Event::Died) } else { self.passed_over() }
     }
 
-    /// Whether its time passed and nobody ran it, for no reason that anybody wanted.
+    /// Whether the slot was not run although nobody wanted that.
     pub const fn is_missed(self) -> bool {
         matches!(self, Fate::DroppedTooOld | Fate::DroppedCoalesced | Fate::DroppedClockAhead)
     }
 
-    /// The counter of a slot that was not run; none for one that was.
+    /// The counter for a slot that was not run; none for one that was.
     pub const fn passed_over(self) -> Option<Event> {
         match self {
             Fate::SkippedOverlap => Some(Event::SkippedOverlap),
@@ -101,16 +101,16 @@ impl From<DropReason> for Fate {
     }
 }
 
-/// One slot, or several that follow each other and were passed over for the same reason.
+/// One slot, or several consecutive ones that were not run for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// The slot; of several, the first.
+    /// The slot; the first, if there are several.
     pub slot: Slot,
-    /// Of several, the last.
+    /// The last slot, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Slot>,
-    /// Of several, how many.
+    /// How many, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Whether there were more than were counted.
@@ -118,14 +118,14 @@ pub struct Entry {
     pub more: bool,
     /// What became of it.
     pub fate: Fate,
-    /// When that was written, in store time; of a run, when it began.
+    /// When the entry was written, in store time; for a run, when it began.
     pub at: Timestamp,
-    /// The machine that ran it, or that wrote this down.
+    /// The machine that ran it, or that wrote the entry.
     pub host: String,
-    /// The epoch that it was run under.
+    /// The epoch of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
-    /// How often it was begun.
+    /// How often a run began.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: u32,
     /// The command's exit code, 128 + n for a signal.
@@ -134,10 +134,10 @@ pub struct Entry {
     /// How long it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_for_ms: Option<u64>,
-    /// What it has used.
+    /// What the run has used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// The record with the end of its output, by its name on the shelf.
+    /// The name, on its shelf, of the record with the end of its output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<LeaseName>,
     /// Why it did not end by itself, or could not be started.
@@ -154,7 +154,7 @@ fn is_zero(n: &u32) -> bool {
 }
 
 impl Entry {
-    /// One slot, of which nothing more is known yet.
+    /// An entry for one slot, without further details.
     pub fn new(slot: Slot, fate: Fate, at: Timestamp, host: &str) -> Self {
         Entry {
             slot,
@@ -174,7 +174,7 @@ impl Entry {
         }
     }
 
-    /// The slot; of several, the last.
+    /// The slot; the last, if there are several.
     pub fn end(&self) -> Slot {
         self.last.unwrap_or(self.slot)
     }
@@ -183,7 +183,7 @@ impl Entry {
 /// How a run of a slot ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunEnd {
-    /// Succeeded, failed, lost or not started.
+    /// One of succeeded, failed, lost, not started and drained.
     pub fate: Fate,
     /// The exit code, if the command had one.
     pub exit: Option<u8>,
@@ -191,24 +191,24 @@ pub struct RunEnd {
     pub ran_for_ms: u64,
     /// How often the command was started under this epoch.
     pub tries: u32,
-    /// What it has used, if that is known.
+    /// What it has used, if known.
     pub usage: Option<Usage>,
-    /// The record with the end of its output, if that is kept.
+    /// The name of the record with the end of its output, if that is stored.
     pub output: Option<LeaseName>,
     /// Why it did not end by itself, or could not be started.
     pub why: Option<EndReason>,
 }
 
 impl RunEnd {
-    /// One try that came to nothing before the command was started.
+    /// One try that ended before the command was started.
     pub const NOT_STARTED: Self = RunEnd::new(Fate::NotStarted, None, 0);
 
-    /// One try, of which nothing more is known.
+    /// One try, without further details.
     pub const fn new(fate: Fate, exit: Option<u8>, ran_for_ms: u64) -> Self {
         RunEnd { fate, exit, ran_for_ms, tries: 1, usage: None, output: None, why: None }
     }
 
-    /// The same, for this reason.
+    /// The same, with a reason.
     #[must_use]
     pub fn because(self, why: &str) -> Self {
         RunEnd { why: Some(EndReason::lossy(why, "-")), ..self }
@@ -219,14 +219,14 @@ impl RunEnd {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Journal {
-    /// Since when a scheduler knows the job: slots before that were not its to run.
+    /// Since when a scheduler knows the job. Slots before that were not to be run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// Every slot up to this one that was not run is settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_to: Option<Slot>,
-    /// Up to this slot entries were dropped to keep the journal small: what became of a slot without an entry is no longer
-    /// known, only that something did.
+    /// Up to this slot, entries were dropped to keep the journal small. A slot
+    /// up to this one without an entry had a fate that is no longer known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forgotten_to: Option<Slot>,
     /// Oldest slot first, at most [`ENTRIES_KEPT`].
@@ -235,19 +235,20 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Whether the fate of this slot is known for good.
+    /// Whether the fate of this slot is final.
     pub fn is_settled(&self, slot: Slot) -> bool {
-        // Its own entry says more than a span that it lies in: the clock may have been ahead when others were dropped.
+        // Its own entry takes precedence over a span that contains it: the
+        // clock may have been ahead when others were dropped.
         let mut spans = self.entries.iter().filter(|e| e.slot <= slot && slot <= e.end());
         self.single(slot).map_or_else(|| spans.any(|e| e.fate.is_final()), |own| own.fate.is_final())
     }
 
-    /// Whether the slot was run to a good end.
+    /// Whether the slot's run succeeded.
     pub fn has_succeeded(&self, slot: Slot) -> bool {
         self.single(slot).is_some_and(|entry| entry.fate == Fate::Succeeded)
     }
 
-    /// Whether something became of this slot that is no longer known.
+    /// Whether the slot had a fate that is no longer known.
     pub fn has_forgotten(&self, slot: Slot) -> bool {
         let has_entry = self.entries.iter().any(|e| e.slot <= slot && slot <= e.end());
         !has_entry && self.forgotten_to.is_some_and(|forgotten| slot <= forgotten)
@@ -258,17 +259,17 @@ impl Journal {
         [self.settled_to, self.forgotten_to, self.since.map(Slot)].into_iter().flatten().max()
     }
 
-    /// The newest time up to which the fate of slots is known, those ahead of their time apart.
+    /// The newest time up to which the fate of slots is known, without slots ahead of their time.
     pub(crate) fn told_until(&self, now: Timestamp) -> Timestamp {
         let ends = self.entries.iter().map(|entry| entry.end().0);
         ends.chain(self.since).filter(|at| *at <= now).max().unwrap_or(now)
     }
 
-    /// Writes down what was dropped, unless it was before; gives what is new.
+    /// Records dropped slots, unless they are recorded already; returns the new ones.
     pub fn drop_slots(&mut self, dropped: &[Dropped], at: Timestamp, host: &str) -> Vec<Dropped> {
         let settled_to = self.settled_to;
         let is_new = |d: &&Dropped| match d.reason {
-            // What is settled was settled ahead of its time.
+            // A settled slot was settled ahead of its time.
             DropReason::ClockAhead => !self.is_settled(d.first),
             DropReason::TooOld | DropReason::Coalesced => settled_to.is_none_or(|settled| d.first > settled),
         };
@@ -285,26 +286,26 @@ impl Journal {
         new
     }
 
-    /// Writes down that a slot whose run died, or could not be started, is not run again, unless its fate is known; gives
-    /// what is new.
+    /// Records that a slot whose run died, or could not be started, is not run
+    /// again, unless its fate is known. Returns the new fate.
     pub fn give_up(&mut self, slot: Slot, at: Timestamp, host: &str) -> Option<Fate> {
         if self.is_settled(slot) {
             return None;
         }
         let old = self.single(slot).cloned();
-        // Neither counts as one of its runs, so it was waited for until it was too old.
+        // Neither of these counts as one of its runs, so it was waited for until it was too old.
         let is_open = old.as_ref().is_some_and(|old| matches!(old.fate, Fate::NotStarted | Fate::Drained));
         let fate = if is_open { Fate::DroppedTooOld } else { Fate::Died };
         self.put(match old {
-            // The machine and the epoch of its last run are worth more than ours.
+            // The machine and the epoch of its last run are more useful than ours.
             Some(old) => Entry { fate, ..old },
             None => Entry::new(slot, fate, at, host),
         });
         Some(fate)
     }
 
-    /// Takes back what was written down for slots after this time, because the clock was ahead: also what was run, so that
-    /// such a slot is run again when its time comes.
+    /// Removes what was recorded for slots after this time while the clock was
+    /// ahead, including runs: such a slot is run again when its time comes.
     pub fn rewind(&mut self, now: Timestamp) {
         self.entries.retain_mut(|entry| {
             if entry.end().0 > now && entry.slot.0 <= now {
@@ -318,8 +319,8 @@ impl Journal {
         self.since = self.since.map(|since| since.min(now));
     }
 
-    /// Writes down that a slot was passed over, unless its fate is known; says whether that is new. `before` is the slot
-    /// before it: those that are passed over one after the other share an entry.
+    /// Records that a slot was not run, unless its fate is known; returns whether that is new. `before` is the previous
+    /// slot: consecutive slots that were not run share an entry.
     pub fn pass_over(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
         if self.single(slot).is_some() || self.is_settled(slot) || self.has_forgotten(slot) {
             return false;
@@ -328,7 +329,7 @@ impl Journal {
         true
     }
 
-    /// Writes down that a run began.
+    /// Records that a run began.
     pub fn begin(&mut self, slot: Slot, epoch: Epoch, at: Timestamp, host: &str) {
         let old = self.single(slot);
         if old.is_some_and(|old| old.epoch >= Some(epoch)) {
@@ -338,15 +339,15 @@ impl Journal {
         self.put(Entry { epoch: Some(epoch), attempts, ..Entry::new(slot, Fate::Running, at, host) });
     }
 
-    /// Writes down how a run ended, unless a newer one began since, or its beginning was taken back by a rewind.
+    /// Records how a run ended, unless a newer one began since, or a rewind removed its beginning.
     pub fn end(&mut self, slot: Slot, epoch: Epoch, end: RunEnd, at: Timestamp, host: &str) {
         let old = self.single(slot).cloned();
         let is_taken_back = old.is_none() && slot.0 > at;
         if is_taken_back || old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
             return;
         }
-        // Given up by another, and not run by its own account: nobody will run it any more. And of one run the end stands
-        // that is final.
+        // Given up by another process, and this run did not finish it: nobody
+        // will run it any more. And a final end of the same run stays.
         let given_up = |old: &Entry| matches!(old.fate, Fate::Died | Fate::DroppedTooOld);
         let is_over = |old: &Entry| old.epoch == Some(epoch) && old.fate.is_final();
         if !end.fate.is_final() && old.as_ref().is_some_and(|old| given_up(old) || is_over(old)) {
@@ -375,7 +376,7 @@ impl Journal {
         self.entries.iter().find(|entry| entry.slot == slot && entry.last.is_none())
     }
 
-    /// Adds slots that were not run to the entry that ends just before them, if it says the same.
+    /// Adds slots that were not run to the entry that ends just before them, if it has the same fate.
     fn follow(&mut self, before: Option<Slot>, entry: Entry) {
         let goes_on = |old: &&mut Entry| Some(old.end()) == before && old.fate == entry.fate && old.epoch.is_none();
         match self.entries.iter_mut().find(goes_on).filter(|_| !entry.more) {
@@ -393,17 +394,17 @@ impl Journal {
         let place = self.entries.partition_point(|old| old.slot < entry.slot);
         self.entries.insert(place, entry);
         if self.entries.len() > ENTRIES_KEPT {
-            // The oldest is dropped, but never what was just written.
+            // The oldest entry is dropped, but never the one that was just written.
             let gone = self.entries.remove(usize::from(place == 0));
             self.forgotten_to = self.forgotten_to.max(Some(gone.end()));
         }
     }
 }
 
-/// What is to be written in a journal: data, so that it can be sent to where the journal is.
+/// A change to a journal: data, so that it can be sent to where the journal is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// The job is known from now on, unless it was. A time that is still to come was noted by a clock that was ahead.
+    /// The job is known from now on, unless it was. A time in the future was recorded while the clock was ahead.
     Known,
     /// See [`Journal::drop_slots`].
     Dropped(Vec<Dropped>),
@@ -427,7 +428,7 @@ pub enum Note {
 }
 
 impl Journal {
-    /// Writes a note, as this machine. Writing it twice changes nothing more.
+    /// Applies a note, for this machine. Applying it twice changes nothing more.
     pub fn write(&mut self, note: &Note, at: Timestamp, host: &str) {
         match note {
             Note::Known => self.since = Some(self.since.map_or(at, |since| since.min(at))),
@@ -482,7 +483,7 @@ mod tests {
         journal.end(slot(5_000), epoch(1), end(), at, "a");
         journal.end(slot(6_000), epoch(2), end(), at, "a");
         journal.rewind(at);
-        // The third was evicted, and says so only now.
+        // The third run was evicted, and reports so only now.
         journal.end(slot(7_000), epoch(3), RunEnd::new(Fate::Lost, None, 7), at, "a");
         assert_eq!(journal.entries.iter().map(|entry| entry.slot).collect::<Vec<_>>(), [slot(5_000)]);
     }

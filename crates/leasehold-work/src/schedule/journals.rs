@@ -1,7 +1,7 @@
 //! The journals of all jobs: read, listed, and written note by note.
 //!
-//! Promise: an event that a note brings is counted once, by whoever wrote the note first. Non-promise: counting is best
-//! effort.
+//! Promise: an event in a note is counted once, by the first process that
+//! writes the note. Non-promise: counting is best effort.
 
 use crate::schedule::due::{Dropped, Interrupted, Plan};
 use crate::schedule::journal::{Fate, Journal, KIND, Note, RunEnd};
@@ -15,20 +15,20 @@ use leasehold_core::store::Range;
 use leasehold_core::{Coordinator, Epoch, Key, LeaseName, LeaseVerbs, Result, Shelf, Slot, Timestamp};
 use std::sync::Arc;
 
-/// A job and its journal, or what is wrong with that.
+/// A job and its journal, or the error of reading it.
 pub type Listed = (LeaseName, Result<Journal>);
 
-/// What a scheduler needs beside the verbs on leases. Like those, they name no store.
+/// What a scheduler needs besides the verbs on leases. Like those, these name no store.
 #[async_trait]
 pub trait JobVerbs: LeaseVerbs {
-    /// One journal, and the store's time. A job that has none has an empty one.
+    /// One journal, and the store's time. A job without one has an empty journal.
     async fn journal(&self, job: &LeaseName) -> Result<(Journal, Timestamp)>;
 
-    /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
-    /// own: it hides no other.
+    /// Journals of jobs after a name, a page at a time, and whether there may be more. A damaged one is returned as an
+    /// error of its own and does not hide the others.
     async fn list_journals(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)>;
 
-    /// Writes a note as this machine; gives the journal before it and the time of writing.
+    /// Writes a note for the machine `host`; returns the journal before it and the time of writing.
     async fn write(&self, job: &LeaseName, note: &Note, host: &str) -> Result<(Journal, Timestamp)>;
 
     /// The requests for runs, and the store's time.
@@ -60,7 +60,7 @@ impl JobVerbs for Coordinator {
             journal.write(note, now, host);
             Ok((journal != *old).then_some(journal))
         };
-        // Every note may be written twice, so one whose answer was lost is written again.
+        // Every note may be written twice, so one without an answer is written again.
         let edit = Edit { decide: &written, fate: &|_| Written::NotApplied, attempts: MAX_ATTEMPTS };
         let before = document(self, job).change(self.clock().as_ref(), &edit).await?;
         Ok((before.record, before.anchor.now))
@@ -75,18 +75,18 @@ impl JobVerbs for Coordinator {
     }
 }
 
-/// A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
+/// The first entry of a job is not written in a namespace that is moving or has moved to another store.
 fn document<'a>(coordinator: &'a Coordinator, job: &LeaseName) -> Document<'a, Journal> {
     let what = format!("the journal of `{job}`");
     Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
 }
 
-/// Refuses what is no journal.
+/// Refuses bytes that are not a journal.
 pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
     codec::decode::<Journal>(KIND, bytes, place).map(drop)
 }
 
-/// The journals, written as this machine.
+/// The journals, written on behalf of this machine.
 #[derive(Debug, Clone)]
 pub struct Journals {
     jobs: Arc<dyn JobVerbs>,
@@ -113,13 +113,13 @@ impl Journals {
         self.jobs.list_journals(after, limit).await
     }
 
-    /// Notes that this job is known from now on, unless it was; gives since when it is.
+    /// Records that this job is known from now on, unless it was; returns since when it is known.
     pub async fn register(&self, job: &LeaseName) -> Result<Timestamp> {
         let (before, now) = self.jobs.write(job, &Note::Known, &self.host).await?;
         Ok(before.since.map_or(now, |since| since.min(now)))
     }
 
-    /// See [`Journal::drop_slots`]; counts what is new.
+    /// See [`Journal::drop_slots`]; counts the new ones.
     pub async fn drop_slots(&self, job: &LeaseName, dropped: &[Dropped]) -> Result<Vec<Dropped>> {
         let note = Note::Dropped(dropped.to_vec());
         let (mut before, now) = self.jobs.write(job, &note, &self.host).await?;
@@ -130,7 +130,7 @@ impl Journals {
         Ok(new)
     }
 
-    /// See [`Journal::pass_over`]; counts it if it is new.
+    /// See [`Journal::pass_over`]; counts the slot if it is new.
     pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
         let note = Note::PassedOver { slot, before, fate };
         let (mut old, now) = self.jobs.write(job, &note, &self.host).await?;
@@ -147,7 +147,7 @@ impl Journals {
         Ok(new)
     }
 
-    /// Writes down what a plan gives up and drops, and counts it; gives what is new.
+    /// Records and counts what a plan gives up and drops; returns what is new.
     pub async fn settle(&self, job: &LeaseName, plan: &Plan) -> Result<(Option<(Slot, Fate)>, Vec<Dropped>)> {
         let mut given_up = None;
         if let Some(Interrupted::Died(slot)) = plan.interrupted {

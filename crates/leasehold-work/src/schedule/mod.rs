@@ -1,7 +1,7 @@
 //! Schedules: when a job is due, which of its slots are run and which are dropped, and what became of each.
 //!
 //! Promise: at most one accepted run per job and nominal slot instant, and a record of every slot that came due.
-//! Non-promise: a slot is claimed in the swap of its lease and nowhere else; a machine's own clock decides nothing.
+//! Non-promise: it makes no decision by a machine's own clock, and claims a slot only in the swap of its lease.
 
 mod cron;
 pub(crate) mod definition;

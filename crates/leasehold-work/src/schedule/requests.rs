@@ -1,9 +1,10 @@
-//! Requests for runs of jobs. What a job runs is in a file on its machines and not in the store, so whoever has only the store,
-//! or only a key for a server, asks; a scheduler that has the job carries it out.
+//! Requests for runs of jobs. What a job runs is in a file on its machines and not in the store. So someone who has
+//! only the store, or only a key for a server, makes a request, and a scheduler that has the job carries it out.
 //!
-//! Promise: of any number of schedulers that read a request, one runs the job, because the lease is acquired on the epoch that was
-//! seen when it was made, and in its time ([`RunRequest`]). What became of a request is told by the lease's own record, so nobody
-//! has to write that down. Non-promise: somebody has the job, and is there.
+//! Promise: if several schedulers read a request, only one runs the job, because the lease
+//! is acquired only at the epoch that was seen when the request was made, and in its time
+//! ([`RunRequest`]). The lease's own record shows what became of a request, so that need
+//! not be stored. Non-promise: it does not ensure that a scheduler with the job is running.
 
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS};
 use leasehold_core::document::{Document, Edit};
@@ -18,64 +19,64 @@ use std::time::Duration;
 
 const KIND: &str = "requests";
 const NAME: &str = "requests";
-/// For how long a request may be taken up.
+/// How long a request may be taken up.
 pub const TAKEN_UP_WITHIN: Duration = Duration::from_secs(300);
-/// For how long it is remembered, so that its sender can see what became of it, and can send it again.
+/// How long a request is remembered, so that its sender can see what became of it, and can repeat it.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
-/// How many a namespace has at most. Those that are over make room for others.
+/// The most requests of a namespace. Those that are over make room for others.
 pub const MOST: usize = 64;
 
 /// A request for a run, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requested {
-    /// What it is known by: the same for each attempt to make it.
+    /// Identifies the request: the same for each attempt to make it.
     pub id: Nonce,
     /// The job.
     pub job: LeaseName,
-    /// The epoch of its lease that was seen.
+    /// The epoch of its lease when the request was made. Another epoch makes it void.
     pub epoch: Epoch,
-    /// Who asks.
+    /// Who asks for it.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
     /// When it was made, in store time.
     pub at: Timestamp,
-    /// From when on nobody carries it out.
+    /// When it expires, in store time.
     pub until: Timestamp,
 }
 
-/// A request that is to be made.
+/// A request to be made.
 #[derive(Debug, Clone)]
 pub struct NewRequest {
     /// See [`Requested::id`].
     pub id: Nonce,
     /// The job.
     pub job: LeaseName,
-    /// The epoch of its lease that was seen.
+    /// The epoch of its lease that was seen. Another epoch makes the request void.
     pub epoch: Epoch,
-    /// Who asks.
+    /// Who asks for it.
     pub by: Who,
-    /// Why.
+    /// The operator's reason.
     pub why: Why,
 }
 
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestState {
-    /// Nobody has taken it up yet.
+    /// No scheduler has taken it up yet.
     Waiting,
-    /// A scheduler did, and this began.
+    /// A scheduler has taken it up, and this tenure began.
     TakenUp(Box<Transfer>),
-    /// The lease moved on before anybody did: nothing was run for it.
+    /// The lease moved on first: nothing was run for the request.
     Overtaken,
-    /// Nobody did in its time: nothing was run for it.
+    /// Not taken up in its time: nothing was run for it.
     Expired,
-    /// The lease's record no longer tells.
+    /// The lease's record no longer shows it.
     NoLongerKnown,
 }
 
 impl RequestState {
-    /// The word for it.
+    /// The word in JSON and output.
     pub const fn as_str(&self) -> &'static str {
         match self {
             RequestState::Waiting => "waiting",
@@ -88,12 +89,12 @@ impl RequestState {
 }
 
 impl Requested {
-    /// What an acquisition that carries it out depends on, and signs the transfer with.
+    /// The condition of an acquisition that carries it out. The transfer is signed with it.
     pub fn condition(&self) -> RunRequest {
         RunRequest { by: self.by.clone(), why: self.why.clone(), expected: self.epoch, until: self.until }
     }
 
-    /// What became of it, by the record of the job's lease.
+    /// What became of it, according to the record of the job's lease.
     pub fn state(&self, record: &Ownership, now: Timestamp) -> RequestState {
         if record.epoch == self.epoch {
             return if now < self.until { RequestState::Waiting } else { RequestState::Expired };
@@ -114,16 +115,16 @@ impl Requested {
     }
 }
 
-/// Why a request is not made.
+/// Why a request was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotRequested {
-    /// This one was made before, and still waits.
+    /// An equal request was made before, and still waits.
     Waiting(Box<Requested>),
-    /// So many wait already.
+    /// Too many requests wait already.
     Full,
 }
 
-/// A record on the shelf: the requests of a namespace, the newest last.
+/// The record with the requests of a namespace, the newest last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Requests {
     requests: Vec<Requested>,
@@ -134,7 +135,7 @@ impl Requests {
         self.requests.iter().find(|request| request.id == id)
     }
 
-    /// With a new one.
+    /// The record with a new request.
     fn with(&self, new: &NewRequest, now: Timestamp) -> Result<Self, NotRequested> {
         let is_same = |old: &&Requested| old.job == new.job && old.epoch == new.epoch && now < old.until;
         if let Some(waiting) = self.requests.iter().find(is_same) {
@@ -143,7 +144,7 @@ impl Requests {
         let mut requests = self.requests.clone();
         requests.retain(|old| now < old.at.plus(REMEMBERED));
         if requests.len() >= MOST {
-            // What is over by its time; or by a later request for the same job, whose lease had moved on by then.
+            // A request is over by its time, or by a later one for the same job, whose lease had moved on by then.
             let newest =
                 |old: &Requested| requests.iter().filter(|other| other.job == old.job).map(|other| other.epoch).max();
             let is_over = |old: &Requested| now >= old.until || newest(old) > Some(old.epoch);
@@ -163,28 +164,28 @@ pub struct RunRequests {
 }
 
 impl RunRequests {
-    /// In this store.
+    /// The requests in this store.
     pub fn new(coordinator: Coordinator) -> Self {
         RunRequests { coordinator }
     }
 
-    /// All that are remembered, the newest last, and the store's time.
+    /// All requests that are remembered, the newest last, and the store's time.
     pub async fn all(&self) -> Result<(Vec<Requested>, Timestamp)> {
         let seen = self.document()?.look(self.coordinator.clock().now()).await?;
         Ok((seen.record.requests, seen.anchor.now))
     }
 
-    /// The latest for a job, if one is remembered.
+    /// The latest request for a job, if one is remembered.
     pub async fn latest(&self, job: &LeaseName) -> Result<Option<Requested>> {
         Ok(self.all().await?.0.into_iter().rfind(|request| request.job == *job))
     }
 
-    /// The one that is known by this, if it is remembered.
+    /// The request with this id, if it is remembered.
     pub async fn find(&self, id: Nonce) -> Result<Option<Requested>> {
         Ok(self.all().await?.0.into_iter().find(|request| request.id == id))
     }
 
-    /// Makes a request. One that was made before changes nothing, and is given as it is.
+    /// Makes a request. If it was made before, nothing changes, and it is returned as stored.
     pub async fn make(&self, new: &NewRequest) -> Result<Result<Requested, NotRequested>> {
         let decide = |before: &Requests, now: Timestamp| match before.find(new.id) {
             Some(_) => Ok(None),
@@ -218,12 +219,12 @@ impl RunRequests {
     }
 }
 
-/// Where they are stored.
+/// The key of the record with the requests.
 pub fn key() -> Result<Key> {
     Ok(Key::new(Shelf::Request, &LeaseName::new(NAME)?))
 }
 
-/// The record with those requests only that are for such jobs.
+/// The record's bytes with only the requests for jobs that `is_shown` accepts.
 pub fn only(bytes: &[u8], place: &str, is_shown: impl Fn(&LeaseName) -> bool) -> Result<Vec<u8>> {
     let mut record: Requests = codec::decode(KIND, bytes, place)?;
     record.requests.retain(|request| is_shown(&request.job));
@@ -255,7 +256,8 @@ mod tests {
         let after = requests.with(&new("one-more", 999), at(300)).unwrap();
         assert_eq!(after.requests.len(), MOST);
         assert!(after.find(Nonce::from_u128(0)).is_none() && after.find(Nonce::from_u128(1)).is_some());
-        // A job that is asked for again and again takes nobody's place: what its lease has left behind is over.
+        // A job that is requested again and again does not crowd out others:
+        // requests that its lease has left behind are over.
         let often =
             |number: usize| NewRequest { epoch: Epoch::new(number as u64).unwrap(), ..new("often", number as u128) };
         let full = (1..=MOST).fold(Requests::default(), |all, number| all.with(&often(number), at(0)).unwrap());
@@ -295,7 +297,7 @@ mod tests {
         let seen = coordinator.inspect(&first.job).await.unwrap();
         let RequestState::TakenUp(transfer) = first.state(&seen.record, seen.now) else { panic!() };
         assert_eq!((transfer.epoch.get(), transfer.outcome), (1, Some(Outcome::Succeeded)));
-        // Another one that was made on the same epoch has come to nothing.
+        // Another request that was made at the same epoch is overtaken.
         let other = Requested { why: "other".parse().unwrap(), ..first };
         assert_eq!(other.state(&seen.record, seen.now), RequestState::Overtaken);
     }

@@ -1,9 +1,9 @@
 //! Slots: the nominal instants at which a job is due.
 //!
-//! Promise: a pure function of the schedule. Whoever asks, whenever, on whatever machine with the same time zone data,
-//! gets the same instants, each once and in order; an hour that does not exist and an hour that comes twice are treated
-//! as the schedule says. Non-promise: when governments change their clocks, machines with older data disagree until
-//! they are updated.
+//! Promise: a pure function of the schedule. Every caller, at any time, on any machine with
+//! the same time zone data, gets the same instants, each once and in order. An hour that does
+//! not exist and an hour that comes twice are treated as the schedule says. Non-promise: when
+//! governments change clock rules, machines with older data disagree until they are updated.
 
 use crate::schedule::cron::Cron;
 use jiff::Timestamp as Instant;
@@ -14,31 +14,31 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How many changes of a zone's clock are looked past for a slot: 29 February can be eight years away, and with a day of
-/// the week forty.
+/// How many clock changes of a zone a search for a slot passes. 29 February can
+/// be eight years away, and with a day of the week forty.
 const MAX_CHANGES: usize = 400;
 
-/// A gap of so many seconds or more, or a longer fold, is no change to or from summer time: a zone has moved, perhaps by a
-/// day.
+/// From this many seconds on, a gap, or a longer fold, is no change to or from
+/// summer time: a zone has moved, perhaps by a day.
 const MOVED: i64 = 3 * 3_600;
 
-/// What becomes of a slot whose wall-clock time does not exist, because the clock is set forward past it.
+/// What to do with a slot whose local time does not exist, because the clock is set forward past it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gap {
     /// It is due at the first instant after the gap.
     Shift,
-    /// As Debian's cron has it: like `Shift` after less than three hours, else it is not due.
+    /// As in Debian's cron: like `Shift` if the gap is shorter than three hours, otherwise it is not due.
     ShiftBriefly,
     /// It is not due that day.
     Skip,
 }
 
-/// What becomes of a slot whose wall-clock time comes twice, because the clock is set back.
+/// What to do with a slot whose local time comes twice, because the clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fold {
     /// It is due the first time only.
     First,
-    /// As Debian's cron has it: like `First` in a fold of up to three hours, else it is due both times.
+    /// As in Debian's cron: like `First` in a fold of up to three hours, otherwise it is due both times.
     FirstBriefly,
     /// It is due both times, as two slots.
     Both,
@@ -76,8 +76,8 @@ impl Zone {
     /// UTC.
     pub const UTC: Zone = Zone(TimeZone::UTC);
 
-    /// Reads an instant. A time without an offset is one of this zone, and a date alone means the midnight there at which
-    /// that day begins.
+    /// Parses an instant. A time without an offset is local time in this zone,
+    /// and a date alone means the midnight at which that day begins there.
     pub fn parse_instant(&self, field: &str, text: &str) -> Result<Slot> {
         const DATE: usize = "2026-11-15".len();
         let is_shaped = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b"-:T ".contains(&b));
@@ -92,7 +92,7 @@ impl Zone {
         }
     }
 
-    /// Wall-clock time there, for showing.
+    /// Local time in this zone, for display.
     pub fn show(&self, at: Timestamp) -> String {
         match instant(at) {
             Some(instant) => {
@@ -121,11 +121,11 @@ impl FromStr for Zone {
 
     fn from_str(text: &str) -> Result<Self> {
         let form = "use an IANA name such as Europe/Berlin, America/New_York or UTC";
-        // A POSIX rule or a path would be read too, and mean something else on another machine.
+        // A POSIX rule or a path would be accepted too, and mean something else on another machine.
         if text.starts_with(['/', ':']) || text.contains("..") || text.contains(',') {
             return Err(Error::invalid("time zone", text, form));
         }
-        // So would files that lie beside the zones and are this machine's own choice, or count leap seconds.
+        // So would files beside the zones that are this machine's own choice, or count leap seconds.
         let lower = text.to_ascii_lowercase();
         let is_foreign = |name: &&&str| lower == **name || lower.starts_with(&format!("{name}/"));
         if let Some(name) = ["localtime", "posixrules", "posix", "right", "etc/unknown"].iter().find(is_foreign) {
@@ -147,9 +147,9 @@ pub enum Schedule {
         cron: Cron,
         /// The zone.
         zone: Zone,
-        /// For an hour that does not exist.
+        /// What to do with an hour that does not exist.
         gap: Gap,
-        /// For an hour that comes twice.
+        /// What to do with an hour that comes twice.
         fold: Fold,
     },
     /// At every multiple of an interval since 1970 in UTC: it never drifts, whenever a run starts or ends.
@@ -157,9 +157,9 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// By a cron line, or by `@every 45m`. Without a word on changes of the clock it is as in Debian's cron: a line with a
-    /// fixed time of day is due once, at the end of a gap or the first time in a fold; one whose minute or hour begins with
-    /// `*` goes by the clock on the wall.
+    /// Parses a cron line, or `@every 45m`. The default for clock changes is that of Debian's
+    /// cron: a line with a fixed time of day is due once, at the end of a gap or the first
+    /// time in a fold; a line whose minute or hour begins with `*` follows local time.
     pub fn new(text: &str, zone: Zone, gap: Option<Gap>, fold: Option<Fold>) -> Result<Self> {
         if let Some(interval) = text.trim().strip_prefix("@every ") {
             if zone != Zone::UTC || gap.is_some() || fold.is_some() {
@@ -173,7 +173,7 @@ impl Schedule {
         Ok(Schedule::Cron { cron, zone, gap: gap.unwrap_or(usual.0), fold: fold.unwrap_or(usual.1) })
     }
 
-    /// At every multiple of this interval: whole seconds, from one second to a year.
+    /// Due at every multiple of this interval: whole seconds, from one second to a year.
     pub fn every(interval: Duration) -> Result<Self> {
         let whole = interval.subsec_nanos() == 0;
         if !whole || interval.is_zero() || interval > Duration::from_secs(366 * 86_400) {
@@ -182,7 +182,7 @@ impl Schedule {
         Ok(Schedule::Every(interval))
     }
 
-    /// The zone that it is shown in.
+    /// The zone in which its slots are shown.
     pub fn zone(&self) -> Zone {
         match self {
             Schedule::Cron { zone, .. } => zone.clone(),
@@ -232,7 +232,7 @@ impl Schedule {
         self.latest(Timestamp::from_millis(slot.0.as_millis().checked_sub(1)?))
     }
 
-    /// The slots after `after` up to and with `until`, in order.
+    /// The slots after `after`, up to and including `until`, in order.
     pub fn between(&self, after: Timestamp, until: Timestamp) -> impl Iterator<Item = Slot> + '_ {
         let first = self.next_after(after);
         std::iter::successors(first, |slot| self.next_after(slot.0)).take_while(move |slot| slot.0 <= until)
@@ -256,7 +256,7 @@ fn slot(second: i64) -> Option<Slot> {
     Some(Slot(Timestamp::from_millis(u64::try_from(second).ok()?.checked_mul(1000)?)))
 }
 
-/// Between two changes of the zone's clock wall-clock time and instants differ by a fixed offset, so the search goes from
+/// Between two clock changes of the zone, local times and instants differ by a fixed offset, so the search goes from
 /// stretch to stretch. All times are whole seconds since 1970.
 struct Search<'a> {
     cron: &'a Cron,
@@ -273,8 +273,8 @@ struct Change {
 }
 
 impl Change {
-    /// Where a stretch that begins with this change begins to count: past the hour that comes a second time, if only the
-    /// first time counts.
+    /// Where a stretch that begins with this change begins to count: after the
+    /// hour that comes a second time, if only the first time counts.
     fn counts_from(&self, fold: Fold) -> i64 {
         let length = (self.before - self.after).max(0);
         match fold {
@@ -284,7 +284,7 @@ impl Change {
         }
     }
 
-    /// Whether this wall-clock time never comes because of the change, and is due at the end of the gap instead.
+    /// Whether this local time never comes because of the change, and is due at the end of the gap instead.
     fn shifts(&self, wall: i64, gap: Gap) -> bool {
         let is_missing = wall >= self.at + self.before && wall < self.at + self.after;
         is_missing
@@ -310,7 +310,7 @@ impl Search<'_> {
             if wall - offset < change.at {
                 return Some(wall - offset);
             }
-            // The wall clock jumps from `at + before` to `at + after`: a time in between never comes.
+            // The local clock jumps from `at + before` to `at + after`: a time in between never comes.
             if change.shifts(wall, self.gap) {
                 return Some(change.at);
             }
@@ -360,7 +360,7 @@ fn seconds_of(offset: Offset) -> i64 {
     i64::from(offset.seconds())
 }
 
-/// A wall-clock time as seconds since 1970 on that wall.
+/// A local time in seconds since 1970, as if it were UTC.
 fn seconds(wall: DateTime) -> Option<i64> {
     Some(TimeZone::UTC.to_timestamp(wall).ok()?.as_second())
 }

@@ -1,4 +1,4 @@
-//! What a spool does as a [`Backlog`].
+//! A spool, as a [`Backlog`].
 
 use super::claiming::{SpoolClaimer, SpoolGrant};
 use super::folder::{Spool, Where};
@@ -19,7 +19,7 @@ use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Up to how many bytes a payload is shown. It may have any number.
+/// The longest payload that is shown, in bytes. A payload may have any length.
 const SHOWN_PAYLOAD: usize = 1 << 20;
 
 #[async_trait]
@@ -169,7 +169,7 @@ impl Backlog for Spool {
 
     async fn clean(&self, warn: Warn) -> Result<JanitorReport> {
         let mut done = self.clean()?;
-        // What lies where an item should, and cannot be one, is told and is no failure.
+        // Entries that cannot be items are only reported, and are no failure.
         done.troubles.sort_by_key(|error| error.kind() == Kind::Invalid);
         let mut report = JanitorReport::cleaned(done, warn);
         report.trouble = report.trouble.filter(|error| error.kind() != Kind::Invalid);

@@ -1,7 +1,7 @@
 //! Claiming from a spool.
 //!
-//! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it. A
-//! lone worker claims in order: it lists `ready/` before each claim while that is short, and often when it is long. It warns
+//! Promise: claiming is one rename, and of any number only one succeeds; the epoch in the name rises with it. A lone
+//! worker claims in order: it lists `ready/` before each claim while that is short, and often when it is long. It warns
 //! once about a file that it may not claim, and skips it. Non-promise: with several workers the order is approximate.
 
 use super::folder::{Spool, Where, make, same_file, sync};
@@ -24,19 +24,19 @@ use std::time::Duration;
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(900);
 /// How many names are remembered from one listing.
 const BATCH: usize = 16_384;
-/// Up to so many files, listing them costs less than the claim that follows: they are listed before each claim.
+/// Listing at most this many files costs less than the claim that follows, so they are listed before each claim.
 pub(super) const SHORT: usize = 1_024;
-/// A longer listing is used for so many times the time that it took.
+/// A longer listing is used for this many times the time that it took.
 const LOOKS: u32 = 20;
-/// How many listings one claim takes at most, while others claim all that it saw.
+/// How many listings one claim takes at most, while others claim everything that it saw.
 const MOST_LOOKS: u32 = 100;
 /// When a file that could not be claimed is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 /// How far the workers of a spool spread out at most.
 const MAX_SPREAD: u64 = 64;
-/// How often an idle worker lists, where the system does not notify it.
+/// How often an idle worker lists, if the system does not notify it.
 const POLL: Duration = Duration::from_secs(1);
-/// How often a worker looks for what dead processes left.
+/// How often a worker looks for what dead processes left behind.
 const SWEEP: Duration = Duration::from_secs(300);
 
 /// A claimed file.
@@ -49,7 +49,7 @@ pub struct SpoolGrant {
 }
 
 impl SpoolGrant {
-    /// The file's name.
+    /// The name of its file, with the claim's epoch.
     pub fn name(&self) -> &FileName {
         &self.name
     }
@@ -59,7 +59,7 @@ impl SpoolGrant {
         &self.token
     }
 
-    /// How long a heartbeat lasts, and from which moment on somebody may have put it back.
+    /// How long a heartbeat lasts, and from when the item may be put back.
     pub fn live(&self) -> Live {
         self.live
     }
@@ -77,17 +77,17 @@ pub(super) fn worker_name(label: &Label, nonce: Nonce, ttl: Ttl) -> String {
     format!("{label}-{nonce}.{}", format_duration(ttl.get()))
 }
 
-/// The TTL of the worker of this folder: how long it may give no heartbeat.
+/// The TTL in the name of a worker's folder: how long the worker may give no heartbeat.
 pub(super) fn ttl_of(worker: &str) -> Duration {
     worker.rsplit_once('.').and_then(|(_, ttl)| parse_duration(ttl).ok()).unwrap_or(DEFAULT_TTL)
 }
 
-/// The lease that tokens of an item are of.
+/// The lease name in an item's tokens.
 pub(super) fn lease_of(id: &ItemId) -> Result<LeaseName> {
     LeaseName::new(format!("{}/{id}", LeaseName::SPOOL_ITEMS))
 }
 
-/// The item that a token is of.
+/// The item that a token belongs to.
 pub(super) fn id_of(token: &Token) -> Result<ItemId> {
     match token.lease.as_str().split_once('/') {
         Some((LeaseName::SPOOL_ITEMS, id)) => id.parse(),
@@ -96,7 +96,7 @@ pub(super) fn id_of(token: &Token) -> Result<ItemId> {
 }
 
 impl Spool {
-    /// The claim that a token stands for, if its file is still where it was claimed.
+    /// The claim of a token, if its file is still where it was claimed.
     pub fn adopt(&self, token: &Token) -> Result<SpoolGrant> {
         let id = id_of(token)?;
         let nonce = token.nonce.to_string();
@@ -115,7 +115,7 @@ impl Spool {
         Err(self.stale(&id, token))
     }
 
-    /// The refusal of a claim that is no longer one.
+    /// The error for a claim that is no longer in force.
     pub(super) fn stale(&self, id: &ItemId, token: &Token) -> Error {
         let held = token.epoch;
         let seen = self.find(id).map_or_else(
@@ -151,18 +151,18 @@ struct Look {
     found: usize,
 }
 
-/// What came of an attempt to claim a file.
+/// The result of an attempt to claim a file.
 enum Taken {
     /// It is ours.
     Ours(Box<SpoolGrant>),
-    /// Somebody was faster.
+    /// Another process was faster.
     Gone,
-    /// Nobody may, or this user may not.
+    /// Nobody may claim it, or this user may not.
     Refused(Error),
 }
 
 impl SpoolClaimer {
-    /// Claims as this worker, under a folder of its own.
+    /// A claimer for this worker, with a folder of its own.
     pub fn new(spool: Spool, label: &Label, ttl: Ttl) -> Result<Self> {
         if ttl.get() <= spool.grain() * 2 {
             let grain = format_duration(spool.grain());
@@ -194,14 +194,14 @@ impl SpoolClaimer {
         })
     }
 
-    /// Calls this once for each file that is skipped because it cannot be claimed, put back or read.
+    /// Calls `warn` once for each file that is skipped because it cannot be claimed, put back or read.
     #[must_use]
     pub fn warning(mut self, warn: fn(&Error)) -> Self {
         self.told.by(warn);
         self
     }
 
-    /// The spool.
+    /// The spool that it claims from.
     pub fn spool(&self) -> &Spool {
         &self.spool
     }
@@ -225,7 +225,7 @@ impl SpoolClaimer {
         }
     }
 
-    /// Claims the first item that may be claimed, if there is one. It continues only while others claim what it saw.
+    /// Claims the first item that may be claimed, if there is one. It retries only while others claim what it saw.
     pub fn claim(&mut self) -> Result<Option<SpoolGrant>> {
         self.clean()?;
         let mut looks = 0;
@@ -234,7 +234,7 @@ impl SpoolClaimer {
                 self.list()?;
                 looks += 1;
             }
-            // A file server may still list what is long gone.
+            // A file server may still list files that are long gone.
             if self.candidates.is_empty() || looks > MOST_LOOKS {
                 self.listed = None;
                 return Ok(None);
@@ -256,7 +256,7 @@ impl SpoolClaimer {
         }
     }
 
-    /// The janitor's work, every worker's share of it.
+    /// This worker's share of the janitor's work.
     fn clean(&mut self) -> Result<()> {
         let now = SystemClock.now();
         let pause = (self.ttl.get() / 3).min(POLL);
@@ -275,7 +275,7 @@ impl SpoolClaimer {
         Ok(())
     }
 
-    /// Whether to list again: something more urgent may have come. Listing takes a small part of the time.
+    /// Whether to list again, because a more urgent item may have come. Listing takes a small part of the time.
     fn is_stale(&self) -> bool {
         self.listed.is_none_or(|last| {
             last.found <= SHORT || SystemClock.now() >= last.at + (last.took * LOOKS).max(Duration::from_millis(1))
@@ -332,7 +332,7 @@ impl SpoolClaimer {
             Err(error) => return Err(error),
         }
         if parsed.is_none() {
-            // Another file of that name may have come since it was looked at, whose key is not taken yet.
+            // Another file of that name may have come since it was checked, and its key is not taken yet.
             let now = self.stranger(text, &path)?.map(|now| now.raised());
             let differs = |now: &FileName| now.id.is_keyed() != name.id.is_keyed() || now.epoch > name.epoch;
             if let Some(now) = now.filter(differs) {
@@ -355,14 +355,14 @@ impl SpoolClaimer {
         Ok(Taken::Ours(Box::new(SpoolGrant { name, token, live, path })))
     }
 
-    /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key, or,
-    /// if the key is taken or the name is none, one with an id of its own.
+    /// A file that somebody put into `ready/` under a plain name: it becomes an item with that key. If the key is taken
+    /// or the name is not a valid key, it gets an id of its own.
     fn stranger(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
         if !fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
             return Ok(None);
         }
         let now = self.spool.now()?;
-        // The key is its own unless another item has it, finished or not: one key, one item.
+        // It gets the key unless another item has it, finished or not: one key, one item.
         let keyed = text.parse().ok().filter(|key: &DedupeKey| {
             let taken = self.spool.path("keys").join(key.as_str());
             fs::hard_link(path, &taken).is_ok() || same_file(path, &taken)
@@ -376,7 +376,7 @@ impl SpoolClaimer {
 
 impl Drop for SpoolClaimer {
     fn drop(&mut self) {
-        // Only if it is empty: what is in it runs out, and is put back.
+        // Only if it is empty: items in it expire and are put back.
         let _ = fs::remove_dir(self.spool.path("claimed").join(&self.worker));
     }
 }

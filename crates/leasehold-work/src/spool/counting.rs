@@ -1,7 +1,7 @@
 //! Counting what is in a spool, and whether anything is left to do.
 //!
-//! Promise: nothing is changed, and read access is enough. Non-promise: an entry that moves while its folder is read may be
-//! missed; who has to be sure looks twice.
+//! Promise: nothing is changed, and read access is enough. Non-promise: an entry that moves while its folder is read
+//! may be missed; callers that have to be sure look twice.
 
 use super::ending::{REMEMBERED, read_at_most};
 use super::folder::{Spool, SpoolItem, Where};
@@ -13,7 +13,7 @@ use leasehold_core::{Error, Result, Timestamp};
 use std::fs;
 use std::io::Read;
 
-/// The longest reason that is kept.
+/// The longest reason that is read, in bytes.
 const REASON: usize = 500;
 
 impl Spool {
@@ -40,7 +40,8 @@ impl Spool {
         tally
     }
 
-    /// The dead letters, in the order in which they were given up. Folders that are closed to this user go to `troubles`.
+    /// The dead letters, in the order in which they were given up. Errors of
+    /// folders that this user cannot read are added to `troubles`.
     pub fn dead_letters(&self, troubles: &mut Vec<Error>) -> Vec<DeadLetter> {
         let names = self.items(&Where::Failed).unwrap_or_else(|error| {
             troubles.push(error);
@@ -52,14 +53,14 @@ impl Spool {
         letters
     }
 
-    /// The dead letter that an item is, if it is one and still there.
+    /// The dead letter for an item, if it is one and still exists.
     pub fn dead_letter(&self, item: &SpoolItem) -> Option<DeadLetter> {
         let file = Some(self.at(&item.place, &item.name)).filter(|_| item.place == Where::Failed)?;
         let at = fs::symlink_metadata(file).map(|m| changed(&m)).ok()?;
         Some(DeadLetter { why: self.why_dead(item), id: item.name.id.clone(), epoch: item.name.epoch, at, tail: None })
     }
 
-    /// Why an item is dead: what was noted last.
+    /// Why an item is dead: its last note.
     pub fn why_dead(&self, item: &SpoolItem) -> Option<Reason> {
         if item.place != Where::Failed {
             return None;
@@ -76,7 +77,7 @@ impl Spool {
         )
     }
 
-    /// The beginning of an item's payload; none if this user may not read it.
+    /// The first bytes of an item's payload; none if this user may not read it.
     pub fn beginning(&self, item: &SpoolItem, most: usize) -> Option<Vec<u8>> {
         self.beginning_of(&self.at(&item.place, &item.name), most)
     }
@@ -88,7 +89,7 @@ impl Spool {
 
     fn beginning_of(&self, path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        // A pipe that nobody writes to would be waited for.
+        // Opening a pipe without a writer would block.
         if !fs::symlink_metadata(path).ok()?.is_file() {
             return None;
         }
@@ -96,10 +97,10 @@ impl Spool {
         Some(bytes)
     }
 
-    /// Whether every item is finished: none waits, none is claimed, and no completion has anything left to add.
+    /// Whether every item is finished: none waits, none is claimed, and no completion has follow-ups left to add.
     pub fn is_finished(&self) -> Result<bool> {
-        // Items go from `later/` to `ready/` to `claimed/` and back: one that moves on while its next folder has been read
-        // is seen by the second look.
+        // Items go from `later/` to `ready/` to `claimed/` and back. An item that
+        // moves on after its next folder was read is seen by the second look.
         for _ in 0..2 {
             let open = |item: &SpoolItem| matches!(item.place, Where::Ready | Where::Later | Where::Claimed(_));
             if self.everything()?.iter().any(open) || !self.plain_files()?.is_empty() {

@@ -1,8 +1,8 @@
 //! Ending a claim: completed, failed, given back.
 //!
-//! Promise: the result and the follow-ups of a completion are written first, under the worker's own epoch. They count if and
-//! only if the one rename that completes succeeds: a stale worker leaves nothing that counts. Non-promise: what a stale worker
-//! wrote stays until it is purged.
+//! Promise: the result and the follow-ups of a completion are written first, under the worker's own epoch. They count
+//! if and only if the one rename that completes succeeds, so nothing that a stale worker leaves counts. Non-promise:
+//! what a stale worker wrote stays until it is purged.
 
 use super::claiming::SpoolGrant;
 use super::folder::{Spool, SpoolItem, Where, failed, is_folder, make, same_file, sync};
@@ -17,16 +17,16 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many epochs back a checkpoint is looked for.
+/// How many epochs back a checkpoint is searched.
 pub(super) const REMEMBERED: usize = 64;
 
-/// Whose a key is.
+/// Who has a key.
 enum Key {
-    /// The item's that is being added.
+    /// The item that is being added.
     Ours,
-    /// Another's: it is not added again.
+    /// Another item: this one is not added again.
     Taken,
-    /// That is not decided yet.
+    /// Not decided yet.
     Unsettled,
 }
 
@@ -40,7 +40,7 @@ impl Spool {
         sync(&self.path("notes"))
     }
 
-    /// Keeps what the next attempt needs. One file per epoch: a stale worker's is never the newest.
+    /// Stores what the next attempt needs. One file per epoch: a stale worker's is never the newest.
     pub fn checkpoint(&self, grant: &SpoolGrant, checkpoint: &Checkpoint) -> Result<()> {
         if grant.path().symlink_metadata().is_err() {
             let stale = self.stale(&grant.name.id, &grant.token);
@@ -49,13 +49,13 @@ impl Spool {
         self.note(&grant.name, "checkpoint", checkpoint.as_str().as_bytes())
     }
 
-    /// The checkpoint that an attempt under this name gets: the newest that can be read of those before it.
+    /// The checkpoint for an attempt under this name: the newest readable one of earlier attempts.
     pub fn checkpoint_for(&self, name: &FileName) -> Option<Checkpoint> {
         // By name and not by listing: there may be a note for each of a million items.
         let epochs = (1..=name.epoch.get()).rev().take(REMEMBERED);
         epochs.map(|epoch| self.path("notes").join(format!("{}.e{epoch}.checkpoint", name.id))).find_map(|path| {
-            // A link, or a pipe that nobody writes to, is no note. One that is damaged, too long or closed to this user
-            // costs an attempt that begins earlier, not the attempt.
+            // A link, or a pipe without a writer, is not a note. If a note is damaged,
+            // too long or unreadable for this user, the attempt only begins earlier.
             let plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
             let bytes = if plain { read_at_most(&path, Checkpoint::MAX_BYTES).ok()? } else { return None };
             let text = String::from_utf8(bytes);
@@ -66,12 +66,13 @@ impl Spool {
         })
     }
 
-    /// Completes an item: the result, and what it adds, count if and only if this succeeds. Whoever is not sure whether it
-    /// did may ask again.
+    /// Completes an item: the result and the follow-ups count if and only if
+    /// this succeeds. A caller that is not sure whether it did may repeat it.
     pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[NewItem]) -> Result<SpoolItem> {
         let (outbox, done) = (self.outbox(&grant.name), self.at(&Where::Done, &grant.name));
         let exists = |path: &Path| path.symlink_metadata().is_ok();
-        // Once it is done, what was written then counts: nothing is written again, since some of it may have been added.
+        // Once the item is done, what was written then counts. Nothing is
+        // written again, because some of it may have been added.
         let again = !exists(grant.path()) && exists(&done);
         if !again {
             if let Some(result) = result {
@@ -86,7 +87,7 @@ impl Spool {
             return Err(self.stale(&grant.name.id, &grant.token));
         }
         self.fan_out(&outbox)?;
-        // What the first try added, and could not sync.
+        // The first try may have added these without syncing them.
         let lines = if again && !add.is_empty() { &["ready", "later"][..] } else { &[] };
         lines.iter().try_for_each(|line| sync(&self.path(line)))?;
         Ok(SpoolItem { name: grant.name.clone(), place: Where::Done })
@@ -96,10 +97,10 @@ impl Spool {
         self.path("outbox").join(format!("{}.e{}", name.id, name.epoch))
     }
 
-    /// Writes the follow-ups of a completion to its outbox, under the names that they will have.
+    /// Writes the follow-ups of a completion to its outbox, under their final names.
     fn lay_out(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
         self.reach(SpoolStep::LayOut);
-        // What an earlier try of this very claim left.
+        // Removes what an earlier try of the same claim left.
         match fs::remove_dir_all(outbox) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e, "empty", outbox)),
             _ => {}
@@ -114,7 +115,7 @@ impl Spool {
         sync(&self.path("outbox"))
     }
 
-    /// Adds the follow-ups in an outbox. Any number may do so at once: each file is moved once.
+    /// Adds the follow-ups in an outbox. Any number of processes may do so at once: each file is moved once.
     pub(super) fn fan_out(&self, outbox: &Path) -> Result<()> {
         if !is_folder(outbox) {
             return Ok(());
@@ -146,19 +147,19 @@ impl Spool {
         match fs::hard_link(laid_out, key) {
             Err(_) if same_file(laid_out, key) => {}
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                // What is unsettled the janitor looks at again.
+                // The janitor retries a key that is unsettled.
                 return Ok(if self.has_item(key, id) { Key::Taken } else { Key::Unsettled });
             }
-            // Added by another who finishes the same completion.
+            // Added by another process that finishes the same completion.
             Err(_) if laid_out.symlink_metadata().is_err() => return Ok(Key::Unsettled),
-            // Without its key it could be added twice: it waits for somebody who may link it.
+            // Without its key it could be added twice, so it waits for a process that may link it.
             Err(e) => return Err(failed(e, "take the key", key)),
             Ok(()) => {}
         }
         sync(&self.path("keys")).map(|()| Key::Ours)
     }
 
-    /// Gives an attempt up: the item is tried again after a pause, or is a dead letter.
+    /// Gives an attempt up: the item is tried again after a pause, or becomes a dead letter.
     pub fn fail(
         &self,
         grant: &SpoolGrant,
@@ -171,7 +172,7 @@ impl Spool {
         if self.end(grant.path(), &place, &name)? {
             return Ok(SpoolItem { name, place });
         }
-        // It was called before, and perhaps not synced: then the item has another due time.
+        // An earlier call may have moved it without syncing; then the item has another due time.
         let is_this = |there: &FileName| FileName { due: name.due, ..there.clone() } == name;
         if let Some(there) = self.items(&place)?.into_iter().find(is_this) {
             sync(&self.path(place.folder()))?;
@@ -186,7 +187,7 @@ impl Spool {
         if is_back { Ok(()) } else { Err(self.stale(&grant.name.id, &grant.token)) }
     }
 
-    /// Where an item goes, and under which name, when an attempt has failed or run out.
+    /// Where an item goes, and under which name, when an attempt has failed or expired.
     pub(super) fn after_failure(
         &self,
         name: &FileName,
@@ -207,7 +208,7 @@ impl Spool {
     }
 }
 
-/// Reads a file that should not be longer than this; of a longer one, one byte more.
+/// Reads a file of at most this many bytes; of a longer one, one byte more.
 pub(super) fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;

@@ -1,8 +1,8 @@
-//! What is wrong with a spool, for `doctor`: folders, rights, the sticky bit, what others left.
+//! What is wrong with a spool, for `doctor`: folders, rights, the sticky bit, foreign entries.
 //!
-//! Promise: each check says what was found and, if it is not as it should be, the command that mends it. Nothing of the
-//! spool is changed but for a file in `tmp/` that is removed again. Non-promise: it speaks for the user who asks; ask as
-//! each of them.
+//! Promise: each check says what was found and, if that is wrong, the command that repairs
+//! it. Nothing in the spool is changed except for a file in `tmp/`, which is removed again.
+//! Non-promise: the answer is for the current user; run it as each user who shares the spool.
 
 use super::folder::{FOLDERS, Spool, Where, failed, is_known};
 use super::listing::{listing, odd_entry};
@@ -18,46 +18,46 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many payloads are looked at.
+/// How many payloads are checked.
 const LOOKED_AT: usize = 10_000;
-/// How many entries that do not belong there are named.
+/// How many foreign entries are named.
 const NAMED: usize = 20;
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitness {
     /// As it should be.
     Good,
-    /// Worth knowing.
+    /// Worth knowing, but no problem.
     Note,
-    /// To be mended before the spool can be relied on.
+    /// Must be repaired before the spool can be relied on.
     Bad,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Clone)]
 pub struct SpoolCheck {
-    /// What it was, in a word or two.
+    /// What was checked, in a word or two.
     pub what: &'static str,
-    /// How it came out.
+    /// The result.
     pub fitness: Fitness,
     /// What was found, and what to do.
     pub detail: String,
 }
 
-/// What is at the path of a spool, before anything is made there.
+/// What is at the path of a spool, before anything is created there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// Nothing, or a folder of something else.
     Missing,
-    /// An empty folder, of which the first use makes a spool.
+    /// An empty folder, which becomes a spool when it is first used.
     Empty,
     /// A spool.
     Spool,
 }
 
 impl Presence {
-    /// Looks. What this user cannot look into is an error, and not missing.
+    /// Looks. A path that this user cannot look into is an error, not missing.
     pub fn at(root: &Path) -> Result<Self> {
         let metadata = match fs::metadata(root) {
             Ok(metadata) => metadata,
@@ -86,13 +86,13 @@ impl Presence {
     }
 }
 
-/// Whose a file or folder is, for people.
+/// The mode, the owner and the group of a file or folder, for people.
 fn describe(of: &Metadata) -> String {
     let (mode, owner, group) = (of.mode() & 0o7777, accounts::user(of.uid()), accounts::group(of.gid()));
     format!("mode {mode:04o}, owner {owner}, group {group}")
 }
 
-/// Looks as this user at an empty folder of which a spool is to be made; nothing is made.
+/// Checks, as this user, an empty folder that will become a spool; creates nothing.
 pub fn examine_empty(root: &Path) -> Result<Vec<SpoolCheck>> {
     let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
     let mut checks = vec![volume_check(volume), sharing(root)];
@@ -118,7 +118,7 @@ fn bad(what: &'static str, detail: impl Into<String>) -> SpoolCheck {
 }
 
 impl Spool {
-    /// Looks at the spool as this user.
+    /// Checks the spool as this user.
     pub fn examine(&self) -> Vec<SpoolCheck> {
         let mut checks = vec![volume_check(self.volume()), sharing(self.root())];
         let mut folders: Vec<PathBuf> = FOLDERS.iter().map(|folder| self.path(folder)).collect();
@@ -136,7 +136,7 @@ impl Spool {
         checks
     }
 
-    /// Folders of workers from which this user could put nothing back.
+    /// Workers' folders from which this user cannot put items back.
     fn workers_of_others(&self) -> Vec<SpoolCheck> {
         let claimed = self.path("claimed");
         let workers = listing(&claimed).map(|found| found.folders).unwrap_or_default();
@@ -154,7 +154,7 @@ impl Spool {
             .collect()
     }
 
-    /// What waits and cannot be read by this user.
+    /// Waiting items whose payload this user cannot read.
     fn payloads(&self) -> SpoolCheck {
         let (mut looked, mut closed) = (0, Vec::new());
         for place in [Where::Ready, Where::Later] {
@@ -179,7 +179,7 @@ impl Spool {
         bad("payloads", detail)
     }
 
-    /// One file made, linked, moved and removed, as an item is.
+    /// Creates, links, moves and removes one file, as happens to an item.
     fn trial(&self) -> SpoolCheck {
         let nonce = Nonce::random();
         let (made, moved, linked) =
@@ -227,7 +227,7 @@ fn volume_check(volume: Volume) -> SpoolCheck {
     }
 }
 
-/// Who shares it, by the mode of its own folder.
+/// Who shares it, according to the mode of its own folder.
 fn sharing(root: &Path) -> SpoolCheck {
     let shown = root.display();
     let Ok(root) = fs::metadata(root) else {
@@ -253,7 +253,7 @@ fn sharing(root: &Path) -> SpoolCheck {
     good("sharing", detail)
 }
 
-/// What this user, and the others who share it, may do in its folders.
+/// What this user, and the others who share the spool, may do in its folders.
 fn rights_of(root: &Path, folders: &[PathBuf]) -> Vec<SpoolCheck> {
     let mut wrong = Vec::new();
     let Ok(own) = fs::metadata(root) else { return wrong };

@@ -1,9 +1,10 @@
-//! The first epoch of an item with a key, and the lock of those who free keys.
+//! The first epoch of an item with a key, and the lock for freeing keys.
 //!
-//! Promise: no epoch of a key is given twice, though a purged key may be used again. A purge raises the first epoch past every
-//! epoch that it is about to forget, durably and before it removes anything. Whoever takes a key reads it after that. It is the
-//! highest number among the names in `epochs/`: files are added before lower ones are removed, so it never falls, whoever
-//! raises it at the same time or dies in between. Non-promise: what is removed by hand is forgotten with its epochs.
+//! Promise: no epoch of a key is given twice, even though a purged key may be used again. A purge raises the first
+//! epoch past every epoch that it is about to forget, durably and before it removes anything. An addition reads it
+//! after it has taken the key. It is the highest number among the names in `epochs/`: files are added before lower ones
+//! are removed, so it never falls, even if several processes raise it at once or one dies. Non-promise: an item that is
+//! removed by hand is forgotten with its epochs.
 
 use super::ending::REMEMBERED;
 use super::folder::{LINEAGE, Spool, failed, sync};
@@ -18,11 +19,12 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The highest first epoch: 2^39 epochs are left above it, and as many for purges above what an operator may advance an item to.
+/// The highest first epoch. It leaves 2^39 epochs above it, and as many for
+/// purges above what an operator may advance an item to.
 const HIGHEST: u64 = Epoch::MAX.get() - (1 << 39);
 
-/// The first epoch of later items, once this item is forgotten. It lies so far above the item's epoch that a new item of its key never looks
-/// back to a checkpoint of the old one, whatever a worker of old may still write.
+/// The first epoch of later items, once this item is forgotten. It is so far above the item's epoch that a new item
+/// with the same key never finds a checkpoint of the old one, whatever an old worker may still write.
 pub(super) fn first_epoch_after(name: &FileName) -> Result<Epoch> {
     let epoch = name.epoch.get().saturating_add(REMEMBERED as u64);
     if !name.id.is_keyed() {
@@ -46,13 +48,13 @@ impl Spool {
 
     fn first_epochs(&self) -> Result<Vec<Epoch>> {
         let folder = self.path("epochs");
-        // A file server is asked whether the folder has changed: otherwise a listing of a minute ago may be remembered.
+        // Asks a file server whether the folder has changed. Otherwise the client may use a listing from a minute ago.
         volume::changed_ms(&folder).map_err(|e| failed(e, "look at", &folder))?;
         let known = names(&folder)?.into_iter().filter_map(|name| name.parse().ok());
         Ok(known.filter(|epoch: &Epoch| epoch.get() <= HIGHEST).collect())
     }
 
-    /// Sees to it that no item begins below this from now on.
+    /// Ensures that no item begins below this epoch from now on.
     pub(super) fn raise_first_epoch(&self, to: Epoch) -> Result<()> {
         if to == Epoch::ZERO {
             return Ok(());
@@ -66,10 +68,10 @@ impl Spool {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(failed(e, "raise the first epoch by", &path(to))),
             }
-            // Taken back: the next purge must not find what may not last.
+            // Removed again: the next purge must not find what may not last.
             sync(&folder).inspect_err(|_| drop(fs::remove_file(path(to))))?;
         } else {
-            // Whoever raised it may have died before it was synced.
+            // The process that raised it may have died before it was synced.
             sync(&folder)?;
         }
         self.reach(SpoolStep::Collect);
@@ -78,14 +80,14 @@ impl Spool {
         Ok(())
     }
 
-    /// Waits until this process alone may free keys, which it may until this is dropped. Where there are no locks, it may at
-    /// once.
+    /// Waits until only this process may free keys, until the result is
+    /// dropped. Where there are no locks, it returns at once.
     pub(super) fn lock_keys(&self) -> Option<File> {
         let file = lockable(&self.path(LINEAGE))?;
         retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).ok().map(|()| file)
     }
 
-    /// The same, or false if another process has the right.
+    /// The same, or false if another process has the lock.
     pub(super) fn try_lock_keys(&self) -> (bool, Option<File>) {
         let Some(file) = lockable(&self.path(LINEAGE)) else { return (true, None) };
         match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
@@ -95,7 +97,7 @@ impl Spool {
     }
 }
 
-/// Over a network, only a file that may be written can be locked.
+/// On a network file system, only a file opened for writing can be locked.
 fn lockable(path: &Path) -> Option<File> {
     File::options().read(true).write(true).open(path).or_else(|_| File::open(path)).ok()
 }

@@ -1,7 +1,7 @@
-//! The folder of a spool: making it, telling its time, adding to it, finding things in it.
+//! The folder of a spool: creating it, reading its time, adding items, finding items.
 //!
-//! Promise: what was added is synced before the answer; no item's name leads out of the folder. Non-promise: it is only as
-//! durable as its volume's fsync.
+//! Promise: an item is synced before its addition is answered; no item's name leads out of the folder. Non-promise: it
+//! is only as durable as its volume's fsync.
 
 use super::heartbeat::{changed, heartbeat_file};
 use super::name::FileName;
@@ -26,15 +26,15 @@ pub(super) const LINEAGE: &str = ".lineage";
 /// The folders of a spool.
 pub(super) const FOLDERS: [&str; 11] =
     ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "epochs", "tmp"];
-/// How far behind the true time a stamp of a local volume may lie, and one of a file server.
+/// How far a timestamp may be behind the true time: on a local volume, and on a file server.
 const LOCAL_GRAIN: Duration = Duration::from_millis(20);
 const REMOTE_GRAIN: Duration = Duration::from_millis(1_100);
-/// How far ahead of its clock a stamp of a local volume may lie, and one of a volume whose machines may stamp by clocks of
-/// their own.
+/// How far a timestamp may be ahead of the clock: on a local volume, and on one
+/// whose machines may stamp by clocks of their own.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
 const REMOTE_SKEW: Duration = Duration::from_secs(60);
 
-/// A spool. Clones share it.
+/// A spool. Clones refer to the same spool.
 #[derive(Debug, Clone)]
 pub struct Spool {
     root: Arc<Path>,
@@ -51,20 +51,20 @@ pub struct Spool {
 pub enum Where {
     /// In line.
     Ready,
-    /// In line later.
+    /// In line, but not due yet.
     Later,
     /// In this worker's folder.
     Claimed(String),
     /// Completed.
     Done,
-    /// Given up.
+    /// A dead letter.
     Failed,
     /// Taken out by an operator.
     Cancelled,
 }
 
 impl Where {
-    /// The word in JSON and output, as for queues in a store.
+    /// The word in JSON and output, the same as for queues in a store.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Where::Ready => "ready",
@@ -76,7 +76,7 @@ impl Where {
         }
     }
 
-    /// The folder below the root.
+    /// The folder, relative to the root.
     pub fn folder(&self) -> PathBuf {
         match self {
             Where::Ready => "ready".into(),
@@ -89,21 +89,21 @@ impl Where {
     }
 }
 
-/// An item and where it is.
+/// An item, and the folder that it is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolItem {
-    /// Its name.
+    /// The name of its file.
     pub name: FileName,
-    /// Where it is.
+    /// The folder that it is in.
     pub place: Where,
 }
 
-/// Whether an entry of a spool's own folder belongs there.
+/// Whether an entry of the spool's root folder belongs to it.
 pub(super) fn is_known(name: &str) -> bool {
     FOLDERS.contains(&name) || name.starts_with('.') || name == "lost+found"
 }
 
-/// Refuses to make a spool of a folder that holds something else.
+/// Refuses to turn a folder with other contents into a spool.
 fn check_empty(root: &Path) -> Result<()> {
     for entry in fs::read_dir(root).map_err(|e| failed(e, "list the spool", root))? {
         let name = entry.map_err(|e| failed(e, "list the spool", root))?.file_name();
@@ -116,7 +116,7 @@ fn check_empty(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The lineage of a spool: read, or written by whoever comes first.
+/// The lineage of a spool: read, or written by the first process.
 fn lineage(root: &Path, rights: Rights) -> Result<Lineage> {
     let path = root.join(LINEAGE);
     let read = || match fs::read_to_string(&path) {
@@ -149,12 +149,12 @@ fn lineage(root: &Path, rights: Rights) -> Result<Lineage> {
 }
 
 impl Spool {
-    /// The line of epochs that the numbers in its file names belong to.
+    /// The lineage of the epochs in its file names.
     pub fn lineage(&self) -> Lineage {
         self.lineage
     }
 
-    /// Opens a spool, and makes it if its folder is missing or empty.
+    /// Opens a spool, and creates it if its folder is missing or empty.
     pub fn open(root: &Path) -> Result<Self> {
         let shown = root.display();
         if !root.is_absolute() {
@@ -166,7 +166,7 @@ impl Spool {
             }
             _ => {}
         }
-        // What somebody left in a spool's own folder stops nobody; `doctor` names it.
+        // Foreign entries in a spool's folder do not stop it; `doctor` names them.
         if root.join(LINEAGE).symlink_metadata().is_err() {
             check_empty(root)?;
         }
@@ -189,21 +189,21 @@ impl Spool {
         })
     }
 
-    /// The same, watched by a test.
+    /// The same, observed by a test.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer<SpoolStep>>) -> Self {
         self.steps = Observed::by(observer);
         self
     }
 
-    /// The same, for tests that cannot wait a minute until a silent producer may be dead.
+    /// The same with another limit, for tests that cannot wait a minute until a silent producer counts as dead.
     #[must_use]
     pub fn abandoning_after(mut self, silence: Duration) -> Self {
         self.abandoned = silence;
         self
     }
 
-    /// Its folder.
+    /// Its root folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -220,7 +220,7 @@ impl Spool {
         self.volume
     }
 
-    /// For how long a producer, or a completion, may be silent before what it left may be removed.
+    /// How long a producer, or a completion, may be silent before its leftovers may be removed.
     pub(super) fn abandoned(&self) -> Duration {
         self.abandoned
     }
@@ -229,13 +229,13 @@ impl Spool {
         self.steps.announce(step);
     }
 
-    /// How far behind the true time a stamp may lie.
+    /// How far a timestamp may be behind the true time.
     pub(super) fn grain(&self) -> Duration {
         if self.volume == Volume::Local { LOCAL_GRAIN } else { REMOTE_GRAIN }
     }
 
-    /// How far ahead of the clock that stamps its files a stamp may lie. What lies further ahead was stamped before that
-    /// clock was set back.
+    /// How far a timestamp may be ahead of the clock that stamps its files. A
+    /// timestamp further ahead is from before that clock was set back.
     pub(super) fn skew(&self) -> Duration {
         if self.volume == Volume::Local { LOCAL_SKEW } else { REMOTE_SKEW }
     }
@@ -251,7 +251,7 @@ impl Spool {
         Ok(changed(&stamp.map_err(|e| failed(e, "tell the time of", &self.root))?))
     }
 
-    /// Adds an item with what comes from `input` as its payload, which may take its time; gives its name, and whether it is new.
+    /// Adds an item whose payload is read from `input`, which may take long. Returns its id, and whether it is new.
     pub fn add(&self, new: &NewItem, input: &mut dyn io::Read) -> Result<(ItemId, bool)> {
         self.add_temporary(new, self.copy_to_temporary(input)?)
     }
@@ -268,7 +268,7 @@ impl Spool {
                 temporary.remove();
                 return Ok((name.id, false));
             }
-            // Read when the key is ours: a purge that frees it has raised the first epoch before.
+            // Read after we have the key: a purge that frees it has raised the first epoch before.
             match self.first_epoch() {
                 Ok(first) => name.epoch = first,
                 Err(error) => {
@@ -278,13 +278,13 @@ impl Spool {
                 }
             }
         }
-        // An item without a delay does not wait, whatever the clock says by now.
+        // An item without a delay does not wait, whatever the clock says now.
         let folder = if new.delay.is_zero() { Where::Ready } else { self.line_of(&name)? };
         self.enter(temporary.path(), &name, &folder)?;
         Ok((name.id, true))
     }
 
-    /// Where an item belongs that may be claimed when it is due.
+    /// The folder for an item that waits, which depends on whether it is due.
     pub(super) fn line_of(&self, name: &FileName) -> Result<Where> {
         Ok(if name.due > self.now()? { Where::Later } else { Where::Ready })
     }
@@ -296,7 +296,7 @@ impl Spool {
         Ok(FileName { priority, due: now.plus(new.delay), id, tried: 0, most, epoch: Epoch::ZERO })
     }
 
-    /// Takes a key for a temporary file. False if it was taken before.
+    /// Takes a key for a temporary file. False if it was already taken.
     fn take_key(&self, key: &DedupeKey, temporary: &Path, name: &FileName) -> Result<bool> {
         self.reach(SpoolStep::LinkKey);
         let path = self.path("keys").join(key.as_str());
@@ -305,10 +305,11 @@ impl Spool {
                 sync(&self.path("keys")).inspect_err(|_| drop(fs::remove_file(&path)))?;
                 Ok(true)
             }
-            // Linked and answered late, as a file server may: it is ours.
+            // The link succeeded although the answer was an error, as with a file server: it is ours.
             Err(_) if same_file(temporary, &path) => Ok(true),
             Err(e) if e.kind() == ErrorKind::AlreadyExists && self.has_item(&path, &name.id) => {
-                // Whoever added it may have died before it was synced; one whose sync failed has taken it back.
+                // The process that added it may have died before it was synced.
+                // If a sync failed, the item was taken back.
                 for folder in ["keys", "ready", "later"] {
                     sync(&self.path(folder))?;
                 }
@@ -324,8 +325,9 @@ impl Spool {
         }
     }
 
-    /// Whether a key that is taken has its item. Mostly they are one file with two names; a command may have replaced its
-    /// file, or somebody may have copied the spool. A key alone is of an addition, or a purge, that is under way or was cut off.
+    /// Whether a taken key has its item. Usually they are one file with two names, but a
+    /// command may have replaced its file, or somebody may have copied the spool. A key
+    /// alone belongs to an addition, or a purge, that is in progress or was interrupted.
     pub(super) fn has_item(&self, key: &Path, id: &ItemId) -> bool {
         fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_temporary(m.ino())) || self.find(id).is_ok()
     }
@@ -336,7 +338,7 @@ impl Spool {
         let path = self.path(&folder).join(name.to_string());
         match fs::rename(temporary, &path) {
             Ok(()) => {}
-            // A file server's second answer to a request that it has carried out before.
+            // A file server's second answer to a request that it has already carried out.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_ok() => {}
             Err(e) if e.kind() == ErrorKind::NotFound && self.path(&folder).is_dir() => {
                 let message = format!(
@@ -351,19 +353,19 @@ impl Spool {
         }
         self.reach(SpoolStep::SyncEntered);
         sync(&self.path(&folder)).inspect_err(|_| {
-            // Taken back, unless a worker has it: a producer who asks again by the same key must not find what may not last.
+            // Taken back, unless a worker has it: a producer that repeats the addition must not find what may not last.
             if fs::rename(&path, temporary).is_ok() {
                 let _ = fs::remove_file(temporary);
             }
         })
     }
 
-    /// Moves an item, and syncs both folders. False if it was not there any more.
+    /// Moves an item, and syncs both folders. False if the item was no longer there.
     pub(super) fn shift(&self, from: &Path, to: &Path, before: SpoolStep, after: SpoolStep) -> Result<bool> {
         self.reach(before);
         match fs::rename(from, to) {
             Ok(()) => {}
-            // A file server's second answer to a request that it has carried out before.
+            // A file server's second answer to a request that it has already carried out.
             Err(e) if e.kind() == ErrorKind::NotFound && to.symlink_metadata().is_ok() => {}
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(unmoved(e, from, to)),
@@ -372,18 +374,18 @@ impl Spool {
         sync(to.parent().unwrap_or(to))?;
         let left = from.parent().unwrap_or(from);
         match sync(left) {
-            // An outbox, or a worker's folder, that somebody removed because it was empty: there is nothing to sync.
+            // An outbox, or a worker's folder, was removed because it was empty: there is nothing to sync.
             Err(_) if !left.exists() => Ok(true),
             other => other.map(|()| true),
         }
     }
 
-    /// The path of an item that is there.
+    /// The path of an item in this folder.
     pub(super) fn at(&self, place: &Where, name: &FileName) -> PathBuf {
         self.path(place.folder()).join(name.to_string())
     }
 
-    /// Ends a claim, by one rename. False if the item was not there any more.
+    /// Ends a claim, by one rename. False if the item was no longer there.
     pub(super) fn end(&self, from: &Path, to: &Where, name: &FileName) -> Result<bool> {
         let is_moved = self.shift(from, &self.at(to, name), SpoolStep::End, SpoolStep::SyncEnded)?;
         if is_moved {
@@ -392,7 +394,7 @@ impl Spool {
         Ok(is_moved)
     }
 
-    /// Where an item is. It may have moved on when this is answered.
+    /// Where an item is. It may have moved on by the time this returns.
     pub fn find(&self, id: &ItemId) -> Result<SpoolItem> {
         // An item that is moved while the folders are read may be missed once.
         let mut closed = Vec::new();
@@ -448,7 +450,7 @@ pub(super) fn sync(folder: &Path) -> Result<()> {
     }
 }
 
-/// What a rename that failed means.
+/// The error for a rename that failed.
 fn unmoved(error: io::Error, from: &Path, to: &Path) -> Error {
     let folder = from.parent().unwrap_or(from);
     let (kind, advice) = match error.kind() {

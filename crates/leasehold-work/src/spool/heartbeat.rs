@@ -1,11 +1,11 @@
 //! Heartbeats: how a worker shows that it still works on an item, and how others tell when it last did.
 //!
-//! Promise: a heartbeat needs no permission but those of the worker's own folder, so an item of another user is kept as well
-//! as one's own. It is the change time of the item's file, where the worker may touch that, or of a hidden file beside it,
-//! which is called `.` and the item's name; the later one counts. Both are stamped by the clock of the file server.
-//! A heartbeat in the future was given before that clock was set back, and does not count. Whoever finds one gives another in
-//! its place, from which the time is counted. Non-promise: whoever may write in the folder can give a heartbeat for another.
-//! Epochs decide what counts, not heartbeats.
+//! Promise: a heartbeat needs only the permissions of the worker's own folder, so a worker can keep another user's item
+//! as well as its own. It is the change time of the item's file, if the worker may touch that, or of a hidden file
+//! beside it, whose name is `.` and the item's name; the later one counts. Both are stamped by the clock of the file
+//! server. A heartbeat in the future is from before that clock was set back, and does not count: a process that finds
+//! one replaces it by a new one, from which the time is counted. Non-promise: anyone who may write in the folder can
+//! give a heartbeat for others. Epochs decide what counts, not heartbeats.
 
 use super::claiming::SpoolGrant;
 use super::folder::{Spool, failed};
@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// When a file was last changed, which nobody can set but the clock that stamps it.
+/// When a file was last changed. Only the clock that stamps the file can set this.
 pub(super) fn changed(metadata: &fs::Metadata) -> Timestamp {
     let (seconds, nanos) = (metadata.ctime().max(0) as u64, metadata.ctime_nsec().max(0) as u64);
     Timestamp::from_millis(seconds.saturating_mul(1000) + nanos / 1_000_000)
@@ -39,7 +39,7 @@ const fn stamp(nsec: i64) -> Timespec {
     Timespec { tv_sec: 0, tv_nsec: nsec }
 }
 
-/// Moves an item's change time. Its modification time, which is the payload's own, stays.
+/// Updates an item's change time. Its modification time, which is the payload's own, stays.
 fn touch_item(item: &Path) -> Result<(), Errno> {
     let times = Timestamps { last_access: stamp(UTIME_NOW), last_modification: stamp(UTIME_OMIT) };
     utimensat(CWD, item, &times, AtFlags::SYMLINK_NOFOLLOW)
@@ -62,11 +62,11 @@ impl Spool {
         match touch_item(grant.path()) {
             Ok(()) => {}
             Err(Errno::NOENT) => return lost("was lost: somebody moved it"),
-            // Only a file's owner may set its times, and the folder is ours to write in.
+            // Only a file's owner may set its times, but we may write in the folder.
             Err(Errno::PERM | Errno::ACCESS) if !undone(Mend::SignOfLifeNeedsTheOwner) => {
                 let heartbeat = heartbeat_file(grant.path());
                 self.give_heartbeat(&heartbeat).map_err(|e| failed(e, "write the heartbeat", &heartbeat))?;
-                // An operator may have moved it, or whoever found it silent.
+                // An operator may have moved it, or a janitor that found it silent.
                 if grant.path().symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
                     let _ = fs::remove_file(&heartbeat);
                     return lost("was lost: somebody moved it");
@@ -74,7 +74,7 @@ impl Spool {
             }
             Err(e) => return Err(failed(e.into(), "touch", grant.path())),
         }
-        // Whoever puts the item back may have missed a heartbeat that came after the last one had expired.
+        // A janitor that puts the item back may have missed a heartbeat that came after the last one had expired.
         if SystemClock.now() >= grant.live.trust_until {
             return lost("was renewed too late: the folder answered after its time had run out");
         }
@@ -88,7 +88,7 @@ impl Spool {
             Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => {}
             Err(e) => return Err(e.into()),
         }
-        // There is none, or it is another user's: a new file takes its place.
+        // There is none, or it is another user's: a new file replaces it.
         let fresh = heartbeat.with_file_name(format!(".{}", Nonce::random()));
         let placed = File::create_new(&fresh)
             .and_then(|file| self.rights().share(&file))
@@ -99,12 +99,12 @@ impl Spool {
         placed
     }
 
-    /// How long ago a file was changed. What was stamped before the clock was set back is stamped again, and counts from
-    /// now on.
+    /// How long ago a file was changed. A timestamp from before the clock was
+    /// set back is renewed, and counts from now on.
     pub(super) fn age(&self, path: &Path, metadata: &fs::Metadata, now: Timestamp) -> Duration {
         let at = changed(metadata);
         if at > now.plus(self.skew()) && touch_item(path).is_err() {
-            // Whoever may write in a file, and does not own it, can set both of its times only.
+            // A user who may write to a file but does not own it can set only both of its times.
             let _ = touch_heartbeat(path);
         }
         now.saturating_since(at)
@@ -114,14 +114,14 @@ impl Spool {
     fn believed(&self, times: &[Timestamp], now: Timestamp) -> Result<Option<Timestamp>> {
         let mut limit = now.plus(self.skew());
         if times.iter().any(|at| *at > limit) {
-            // This look may have begun a while ago.
+            // `now` may have been read a while ago.
             limit = self.now()?.plus(self.skew());
         }
         Ok(times.iter().copied().filter(|at| *at <= limit).max())
     }
 
-    /// The name of an item that waits for a time which the clock told before it was set back: it waits for as long as it
-    /// was asked to, from now on. None if that is not so.
+    /// The new name of an item that waits too long because the clock was set back: it then waits as long as was
+    /// requested, from now on. None if that is not so.
     pub(super) fn redated(&self, path: &Path, name: &FileName) -> Option<FileName> {
         let since = changed(&fs::symlink_metadata(path).ok()?);
         let now = self.now().ok()?;
@@ -136,22 +136,22 @@ impl Spool {
         if seen <= now.plus(self.skew()) {
             silent(seen)?;
         }
-        // Asked of the file server itself before anything is moved: a client may remember what was true a minute ago. What
-        // cannot be told is left to the next look.
+        // The file server itself is asked before anything is moved: a client may have cached what was true a minute
+        // ago. If it cannot be asked, this is left to the next look.
         let times = match latest(&heartbeat_file(item)) {
             Ok(heartbeat) => vec![latest(item).ok()?, heartbeat],
             Err(e) if e.kind() == io::ErrorKind::NotFound => vec![latest(item).ok()?],
             Err(_) => return None,
         };
         let Some(last) = self.believed(&times, now).ok()? else {
-            // As if its claim had begun now. The worker trusts its claim for a TTL from asking at most.
+            // As if its claim had begun now. The worker trusts its claim for at most a TTL from asking.
             let _ = self.give_heartbeat(&heartbeat_file(item));
             return None;
         };
         silent(last)
     }
 
-    /// When the last heartbeat was given; now, if that cannot be told.
+    /// When the last heartbeat was given; the present time if that cannot be determined.
     pub(super) fn last_heartbeat(&self, item: &Path) -> Result<Timestamp> {
         let at = changed(&fs::symlink_metadata(item).map_err(|e| failed(e, "look at", item))?);
         let times = latest(&heartbeat_file(item)).map_or_else(|_| vec![at], |heartbeat| vec![at, heartbeat]);

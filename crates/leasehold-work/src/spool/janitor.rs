@@ -1,8 +1,9 @@
-//! The janitor of a spool: puts back what ran out, brings in what is due, finishes what a dead worker left undone.
+//! The janitor of a spool: puts expired items back, moves items that have
+//! become due into line, and finishes what a dead worker left undone.
 //!
-//! Promise: any number at once are safe, because each step is a rename of which one succeeds; what cannot be done for one
-//! file is told, and everything else is done. Non-promise: it does not judge whether a worker lives, only when it last gave
-//! a heartbeat.
+//! Promise: any number may run at once, because each step is a rename, and only one succeeds.
+//! If one file cannot be handled, that is reported, and everything else is done. Non-promise:
+//! it does not know whether a worker is alive, only when it last gave a heartbeat.
 
 use super::claiming::{SHORT, ttl_of};
 use super::folder::{Spool, SpoolItem, Where, sync};
@@ -18,10 +19,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// How old a worker's empty folder must be.
+/// The least age of an empty worker's folder that is removed.
 const EMPTY_FOLDER: Duration = Duration::from_secs(3_600);
 
-/// One look.
+/// One round of the janitor.
 struct Round {
     now: Timestamp,
     thorough: bool,
@@ -29,7 +30,7 @@ struct Round {
 }
 
 impl Spool {
-    /// Looks after everything that needs it.
+    /// Handles everything that needs it.
     pub fn clean(&self) -> Result<Chores> {
         let mut chores = self.look(true)?;
         match self.now() {
@@ -39,7 +40,7 @@ impl Spool {
         Ok(chores)
     }
 
-    /// The part of it that somebody may be waiting for.
+    /// The part for which somebody may be waiting.
     pub(super) fn tend(&self) -> Result<Chores> {
         self.look(false)
     }
@@ -51,12 +52,12 @@ impl Spool {
         Ok(round.chores)
     }
 
-    /// What has become due.
+    /// Moves items that have become due into line.
     fn bring_in(&self, round: &mut Round) -> Result<()> {
         let later = self.path("later");
         let found = listing(&later)?;
         round.chores.odd.extend(found.odd(&later));
-        // When each of them began to wait is looked at now and then only where there are many.
+        // If there are many, the times at which they began to wait are checked only in thorough rounds.
         let look_at_all = round.thorough || found.files.len() <= SHORT;
         for text in found.files {
             let Some(name) = FileName::parse(&text) else {
@@ -109,7 +110,7 @@ impl Spool {
             }
         }
         let old = |path: &Path, age| fs::symlink_metadata(path).is_ok_and(|m| self.age(path, &m, round.now) > age);
-        // Heartbeats of what was moved by somebody who did not know of them.
+        // Heartbeats of items that were moved by a process that did not know about them.
         for heartbeat in
             found.hidden.iter().filter(|heartbeat| !found.files.iter().any(|file| heartbeat.get(1..) == Some(file)))
         {
@@ -124,7 +125,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Puts back what ran out; gives where it is then, unless somebody was faster.
+    /// Puts back an expired item; returns where it is then, unless another process was faster.
     fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<Where>> {
         let (to, next) = self.after_failure(name, false, Some(Duration::ZERO))?;
         if !self.shift(from, &self.at(&to, &next), SpoolStep::Requeue, SpoolStep::SyncEnded)? {
@@ -140,7 +141,7 @@ impl Spool {
         Ok(Some(to))
     }
 
-    /// What completions laid out and nobody added: it counts if the item is done under that very epoch.
+    /// Handles follow-ups that were written and not added: they count if the item is done under that very epoch.
     fn finish(&self, round: &mut Round) -> Result<()> {
         let waiting = folders(&self.path("outbox"))?;
         if waiting.is_empty() {
@@ -148,7 +149,8 @@ impl Spool {
         }
         let done: HashSet<String> =
             self.items(&Where::Done)?.iter().map(|name| format!("{}.e{}", name.id, name.epoch)).collect();
-        // Before anything is added: if the completion was lost, the item would be worked on and add it again.
+        // Before anything is added: if the completion were lost, the item would
+        // be worked on again and its follow-ups added twice.
         if waiting.iter().any(|text| done.contains(text)) {
             sync(&self.path("done"))?;
         }
@@ -165,7 +167,7 @@ impl Spool {
             if !old {
                 continue;
             }
-            // A claim that is still in force may complete, also one that this user cannot see. Others never will.
+            // A claim that is still in force may complete, even one that this user cannot see. Others never will.
             let is_of = |item: &FileName| format!("{}.e{}", item.id, item.epoch) == text;
             let held = self.everything()?.iter().any(|item| is_of(&item.name));
             if !held {

@@ -1,6 +1,6 @@
-//! What lies in a spool's folders, entry by entry.
+//! The contents of a spool's folders, entry by entry.
 //!
-//! Promise: what cannot be an item, or cannot be read, is named and skipped, and hides nothing else. Links are
+//! Promise: an entry that cannot be an item, or cannot be read, is reported and skipped, and hides no other. Links are
 //! not followed. Non-promise: an entry that moves while its folder is read may be missed.
 
 use super::folder::{Spool, SpoolItem, Where, failed, same_file};
@@ -15,16 +15,16 @@ use std::path::Path;
 /// How many different warnings one worker gives.
 const MOST_TOLD: usize = 1_000;
 
-/// What is in a folder.
+/// The contents of a folder.
 #[derive(Default)]
 pub(super) struct Listing {
     /// Plain files whose names are text.
     pub files: Vec<String>,
     /// Folders whose names are text.
     pub folders: Vec<String>,
-    /// Names that begin with a dot, whatever they are of.
+    /// Names that begin with a dot, of files of any kind.
     pub hidden: Vec<String>,
-    /// Everything else, as it can be shown: links, pipes, devices, names that are not UTF-8.
+    /// Everything else, made printable: links, pipes, devices, names that are not UTF-8.
     pub others: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl Listing {
         [&self.files, &self.folders, &self.hidden, &self.others].iter().all(|found| found.is_empty())
     }
 
-    /// Names what lies there and is no plain file.
+    /// An error for each entry that is not a plain file.
     pub fn odd(&self, folder: &Path) -> impl Iterator<Item = Error> {
         let why = "it is no plain file with a name in UTF-8; move it elsewhere, or remove it";
         self.folders.iter().chain(&self.others).map(move |odd| odd_entry(folder, odd, why))
@@ -71,7 +71,7 @@ pub(super) fn listing(folder: &Path) -> Result<Listing> {
             Ok(kind) if kind.is_file() => found.files.push(name),
             Ok(kind) if kind.is_dir() => found.folders.push(name),
             Ok(_) => found.others.push(name),
-            // Moved on while it was looked at.
+            // Moved on in the meantime.
             Err(_) => {}
         }
     }
@@ -83,17 +83,17 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(listing(folder)?.files)
 }
 
-/// The folders in a folder; one that is a link leads elsewhere, and is none.
+/// The folders in a folder. Links to folders do not count.
 pub(super) fn folders(folder: &Path) -> Result<Vec<String>> {
     Ok(listing(folder)?.folders)
 }
 
-/// A file in `ready/` with a name of another form than items have: the worker that claims it makes an item of it.
+/// A file in `ready/` whose name is not an item's. The worker that claims it turns it into an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainFile {
     /// Its name in `ready/`.
     pub name: String,
-    /// The id that it gets, if its name is a key that no other item has; otherwise it gets a new one.
+    /// The id that it will get, if its name is a key that no other item has; otherwise it gets a new id.
     pub id: Option<ItemId>,
 }
 
@@ -102,19 +102,19 @@ pub struct PlainFile {
 pub struct SpoolSurvey {
     /// Every item, wherever it is.
     pub items: Vec<SpoolItem>,
-    /// Folders that this user cannot look into; there may be items in them.
+    /// Errors of folders that this user cannot look into; there may be items in them.
     pub closed: Vec<Error>,
-    /// What lies where items do and cannot be one.
+    /// Errors for entries that are where items are and cannot be one.
     pub odd: Vec<Error>,
 }
 
 impl Spool {
-    /// The items in a folder, in order. Strangers' files are left out.
+    /// The items in a folder, in order. Files with other names are left out.
     pub fn items(&self, place: &Where) -> Result<Vec<FileName>> {
         Ok(in_order(names(&self.path(place.folder()))?))
     }
 
-    /// Looks at everything. What cannot be looked at hides nothing else.
+    /// Reads everything. What cannot be read hides nothing else.
     pub fn survey(&self) -> SpoolSurvey {
         let mut seen = SpoolSurvey::default();
         let mut places = vec![Where::Ready, Where::Later, Where::Done, Where::Failed, Where::Cancelled];
@@ -136,7 +136,7 @@ impl Spool {
         seen
     }
 
-    /// What waits under a plain name, in the order in which it is claimed.
+    /// Waiting files with plain names, in the order in which they are claimed.
     pub fn plain_files(&self) -> Result<Vec<PlainFile>> {
         let key = |name: &String| {
             let key: DedupeKey = name.parse().ok()?;
@@ -162,7 +162,7 @@ fn in_order(mut names: Vec<String>) -> Vec<FileName> {
     names.iter().filter_map(|name| FileName::parse(name)).collect()
 }
 
-/// What a worker has told of, each once.
+/// The warnings that a worker has given, each once.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     said: HashSet<String>,
@@ -170,12 +170,12 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Tells by this from now on.
+    /// Sets the function that is called with warnings.
     pub fn by(&mut self, warn: fn(&Error)) {
         self.warn = Some(warn);
     }
 
-    /// Tells, unless it did before.
+    /// Warns, unless it did so before.
     pub fn tell(&mut self, error: &Error) {
         let Some(warn) = self.warn else { return };
         if self.said.len() < MOST_TOLD && self.said.insert(error.to_string()) {

@@ -1,24 +1,24 @@
 //! A spool: a queue as a plain folder, claimed by rename, so that shell workers with `mv` can join.
 //!
-//! The layout is a contract, and docs/queues.md has it with examples. An item is one file, which is in exactly one place
-//! and whose content is the payload:
+//! The layout is a contract, described with examples in docs/queues.md. An item
+//! is one file, which is in exactly one place and whose content is the payload:
 //!
-//! | folder | what is in it |
+//! | folder | contents |
 //! |---|---|
-//! | `ready/` | what may be claimed; names sort in the order in which it should be |
-//! | `later/` | what may be claimed later, by the time in its name |
-//! | `claimed/WORKER.TTL/` | what a worker is at, and for how long it may be silent |
-//! | `done/`, `failed/`, `cancelled/` | what is finished |
+//! | `ready/` | items that may be claimed; their names sort in the order of claiming |
+//! | `later/` | items that may be claimed from the time in their names |
+//! | `claimed/WORKER.TTL/` | items that a worker has claimed; the TTL is how long it may give no heartbeat |
+//! | `done/`, `failed/`, `cancelled/` | finished items |
 //! | `notes/` | results, checkpoints, reasons: one file per item, epoch and kind |
-//! | `outbox/` | what a completion is to add |
-//! | `keys/` | the keys that were added |
-//! | `epochs/` | the epoch that items with a key begin with |
+//! | `outbox/` | the follow-ups of completions, until they are added |
+//! | `keys/` | the keys that are in use |
+//! | `epochs/` | the first epoch of items with a key |
 //!
-//! Promise: an item is never copied, only renamed, so it is in one worker's hands at most; a worker that lost it finds
-//! that the source of its completion is gone. A heartbeat is a change time, which the file server's own clock gives, and
-//! takes no right but those of the worker's folder, so several users can share a spool. The trouble of one entry stops
-//! nobody: it is named and passed over. Non-promise: the folder must be on one volume with atomic rename (not a synced
-//! folder); listing it takes time in proportion to what is in it.
+//! Promise: an item is never copied, only renamed, so at most one worker has it. A worker that lost it finds that the
+//! source of its completion is gone. A heartbeat is a change time, set by the file server's own clock. It needs only
+//! the rights of the worker's folder, so several users can share a spool. An entry that causes an error is reported and
+//! skipped; the others are handled. Non-promise: the folder must be on one volume with atomic rename (not a synced
+//! folder); listing it takes time in proportion to its contents.
 
 mod backlog;
 mod claiming;

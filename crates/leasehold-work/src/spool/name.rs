@@ -1,35 +1,36 @@
 //! The name of an item's file: everything about it but its payload.
 //!
-//! Promise: names sort by priority, then by the time from which they may be claimed; the last part is the epoch, so that
-//! a shell can raise it. Non-promise: a name that is not of this form is a stranger's; in `ready/` it is taken in.
+//! Promise: names sort by priority, then by the time from which they may be claimed; the
+//! last part is the epoch, so that a shell can raise it. Non-promise: a file whose name is
+//! not of this form is not an item; if it is in `ready/`, it becomes one when it is claimed.
 
 use crate::queue::{ItemId, Priority};
 use leasehold_core::{Epoch, Timestamp};
 use std::fmt;
 
-/// The highest epoch that a name has: later ones could not be raised often enough.
+/// The highest epoch that a name may have: a higher one could not be raised often enough.
 const HIGHEST: u64 = Epoch::MAX.get() - (1 << 20);
 
-/// `4-1763260000000-ID.t0-5.e0`: nine less the priority, due, id, how often it has failed and how often it may
-/// be, epoch.
+/// `4-1763260000000-ID.t0-5.e0`: nine minus the priority, due time, id, how
+/// often it has failed and how often it may be tried, epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileName {
-    /// How urgent.
+    /// How urgent it is.
     pub priority: Priority,
-    /// From when on it may be claimed, in the file server's clock.
+    /// From when it may be claimed, in the file server's clock.
     pub due: Timestamp,
-    /// Which item.
+    /// The item's id.
     pub id: ItemId,
     /// How often it has failed.
     pub tried: u32,
     /// How often it may be tried.
     pub most: u32,
-    /// The fencing number.
+    /// The fencing number, which every claim raises.
     pub epoch: Epoch,
 }
 
 impl FileName {
-    /// The name that a text is, if it is one.
+    /// Parses a name; none if the text is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let (rest, epoch) = text.rsplit_once(".e")?;
         let (rest, tries) = rest.rsplit_once(".t")?;
@@ -44,10 +45,10 @@ impl FileName {
             id: id.parse().ok()?,
             tried: u32::try_from(number(tried)?).ok()?,
             most: u32::try_from(number(most)?).ok()?,
-            // In `ready/` a file with a later one is a stranger's, with an epoch of its own.
+            // A file in `ready/` with a higher one is a plain file and gets an epoch of its own.
             epoch: epoch.parse().ok().filter(|epoch: &Epoch| epoch.get() <= HIGHEST)?,
         };
-        // One name, one text: otherwise two files could be one item.
+        // Each name has one text: otherwise two files could be one item.
         (name.to_string() == text).then_some(name)
     }
 
@@ -57,7 +58,7 @@ impl FileName {
         FileName { epoch: self.epoch.next().unwrap_or(self.epoch), ..self.clone() }
     }
 
-    /// What notes of this item under this epoch begin with.
+    /// The name of this item's note of this kind, under this epoch.
     pub fn note(&self, kind: &str) -> String {
         format!("{}.e{}.{kind}", self.id, self.epoch)
     }

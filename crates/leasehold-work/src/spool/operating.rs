@@ -1,7 +1,8 @@
-//! Operators' orders on a spool, and what there is to see of an item.
+//! Operators' orders on a spool, and what can be shown of an item.
 //!
-//! Promise: an order renames the item under the next epoch, so that the worker who had it is fenced, and leaves a note
-//! that says who and why. Non-promise: an order that races a completion may come too late, and then says so.
+//! Promise: an order renames the item under the next epoch, so that the worker
+//! that had it is fenced, and leaves a note that says who and why. Non-promise: an
+//! order that races with a completion may come too late; then it returns an error.
 
 use super::claiming::{lease_of, worker_name};
 use super::ending::read_at_most;
@@ -15,32 +16,32 @@ use crate::queue::protocol::Order;
 use leasehold_core::{Epoch, Error, Kind, Nonce, Result, Timestamp, Token};
 use std::fs;
 
-/// The longest note that is shown.
+/// The longest note that is shown, in bytes.
 const SHOWN: usize = 64 * 1024;
 
-/// Something that was noted about an item.
+/// A note about an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The epoch it was noted under.
+    /// The epoch in its name.
     pub epoch: u64,
-    /// Which kind: `result`, `checkpoint`, `failed`, `expired`, `retried`, `cancelled`, `handed_off`.
+    /// Its kind: `result`, `checkpoint`, `failed`, `expired`, `retried`, `cancelled` or `handed_off`.
     pub kind: String,
-    /// When.
+    /// When it was written.
     pub at: Timestamp,
-    /// What.
+    /// Its text.
     pub text: String,
 }
 
-/// All there is to see of an item.
+/// Everything that can be shown of an item.
 #[derive(Debug, Clone)]
 pub struct Shown {
     /// Its name and place.
     pub item: SpoolItem,
-    /// When it last gave a heartbeat.
+    /// When its last heartbeat was given.
     pub changed: Timestamp,
-    /// How long its payload is.
+    /// The length of its payload.
     pub bytes: u64,
-    /// What was noted, in the order of time.
+    /// Its notes, in the order of time.
     pub notes: Vec<Note>,
     /// The time of the clock that stamps its files.
     pub now: Timestamp,
@@ -69,7 +70,7 @@ impl Spool {
         Ok(Shown { item, changed: stamp, bytes, notes, now })
     }
 
-    /// Carries out an operator's order; gives the item, and the token for a hand-off.
+    /// Carries out an operator's order; returns the item, and the token for a hand-off.
     pub fn operate(&self, id: &ItemId, ordered: &Ordered) -> Result<(SpoolItem, Option<Token>)> {
         match &ordered.order {
             Order::Retry { past: Some(past) } if *past > Epoch::HIGHEST_ADVANCE => {
@@ -94,7 +95,7 @@ impl Spool {
                 let allowed = |place: &Where| matches!(place, Where::Ready | Where::Later | Where::Claimed(_));
                 make(&folder, self.rights())?;
                 let moved = self.order(id, ordered, "handed_off", allowed, &Where::Claimed(worker), FileName::raised);
-                // Only if it is empty: it was not moved.
+                // Only if it is empty: then the item was not moved.
                 let _ = fs::remove_dir(&folder);
                 let item = moved?;
                 let (lease, epoch) = (lease_of(id)?, item.name.epoch);
@@ -147,7 +148,7 @@ impl Spool {
         Err(Error::new(Kind::Contended, format!("item `{id}` moves too fast; try again")))
     }
 
-    /// The payload of an item, if it is not longer than this.
+    /// The payload of an item; none if it is longer than `most`.
     pub fn payload(&self, item: &SpoolItem, most: usize) -> Result<Option<Vec<u8>>> {
         let path = self.at(&item.place, &item.name);
         let bytes = read_at_most(&path, most).map_err(|e| failed(e, "read", &path))?;

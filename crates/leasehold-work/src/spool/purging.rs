@@ -1,9 +1,9 @@
 //! Forgetting what was finished long ago: items, their notes and their keys.
 //!
-//! Promise: the trouble of one folder or item stays its own. An item is first taken, by a rename to a hidden name in its own
-//! folder, so an operator's order that comes at the same time finds it whole or not at all; then its notes go, then its file,
-//! and last its key. So whatever ends a purge in between, a new item of the key finds no notes of the old one, and the next
-//! purge takes away what was left. Non-promise: purging is final.
+//! Promise: an error with one folder or item does not affect the others. An item is first taken, by a rename to a
+//! hidden name in its own folder, so a concurrent operator's order finds it whole or not at all. Then its notes are
+//! removed, then its file, and last its key. So whatever interrupts a purge, a new item with the key finds no notes of
+//! the old one, and the next purge removes what is left. Non-promise: purging cannot be undone.
 
 use super::first_epoch::first_epoch_after;
 use super::folder::{Spool, Where, failed, sync};
@@ -19,27 +19,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often everything is looked through for the item of a note: one that is moved meanwhile may be missed.
+/// How often all folders are searched for a note's item: an item that is moved meanwhile may be missed.
 const LOOKS: u32 = 3;
 
-/// An item that is to go, under the name that it has now.
+/// An item that is being purged, under its present name.
 struct Leaving {
     name: FileName,
     path: PathBuf,
 }
 
 impl Leaving {
-    /// Where it is once a purge has taken it.
+    /// Its path once a purge has taken it.
     fn taken(&self) -> PathBuf {
         self.path.with_file_name(format!(".{}", self.name))
     }
 }
 
-/// What is noted, by item.
+/// The notes, by item.
 type Notes = HashMap<String, Vec<(Epoch, String)>>;
 
 impl Spool {
-    /// Removes items that have been finished for longer than this, with their notes and keys.
+    /// Removes items that were finished longer ago than this, with their notes and keys.
     pub fn purge(&self, older_than: Duration, places: &[Where]) -> Result<Purged> {
         if older_than < self.abandoned() {
             let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
@@ -77,7 +77,7 @@ impl Spool {
             }
         }
         self.forget_orphans(&notes, older_than, now);
-        // Before any key is free.
+        // Before any key is freed.
         sync(&self.path("notes"))?;
         for item in &taken {
             match self.forget(item) {
@@ -92,7 +92,7 @@ impl Spool {
         Ok(purged)
     }
 
-    /// What has been in a folder for long enough, and what an earlier purge had begun to take away.
+    /// Items that have been in a folder for long enough, and those that an earlier purge had begun to remove.
     fn finished(
         &self,
         place: &Where,
@@ -115,7 +115,7 @@ impl Spool {
                     false
                 }
             };
-            // What is still to be added needs the completion to count.
+            // Follow-ups that are still to be added need the completion to count.
             if old && !self.outbox(&name).exists() {
                 leaving.push(Leaving { name, path });
             }
@@ -133,8 +133,8 @@ impl Spool {
         Ok(notes)
     }
 
-    /// Takes an item out of everybody's sight, and its notes away; those of a new item of its key have later epochs. False
-    /// if somebody moved it.
+    /// Hides an item, and removes its notes; those of a new item with its key
+    /// have later epochs. False if somebody moved it.
     fn take_out(&self, item: &Leaving, notes: &mut Notes) -> Result<bool> {
         self.reach(SpoolStep::Collect);
         match fs::rename(&item.path, item.taken()) {
@@ -152,7 +152,7 @@ impl Spool {
         Ok(true)
     }
 
-    /// Removes an item that was taken out, and frees its key.
+    /// Removes an item that was hidden, and frees its key.
     fn forget(&self, item: &Leaving) -> Result<()> {
         self.reach(SpoolStep::Collect);
         let taken = item.taken();
@@ -162,11 +162,11 @@ impl Spool {
         let Some(key) = item.name.id.as_str().strip_prefix("k.") else { return Ok(()) };
         self.reach(SpoolStep::Collect);
         let key = self.path("keys").join(key);
-        // It may be another item's by now.
+        // The key may be another item's by now.
         if file.is_some() && identity(&key) == file { remove(&key) } else { Ok(()) }
     }
 
-    /// Removes old notes whose item is nowhere, as a purge that was cut off leaves them. They are kept while there are
+    /// Removes old notes whose item does not exist, which an interrupted purge leaves. They stay while there are
     /// folders that this user cannot look into: the item may be there.
     fn forget_orphans(&self, notes: &Notes, older_than: Duration, now: Timestamp) {
         let mut orphans: HashSet<&str> = notes.keys().map(String::as_str).collect();
@@ -184,7 +184,7 @@ impl Spool {
     }
 }
 
-/// Removes a file, unless somebody did.
+/// Removes a file, if it exists.
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(e, "remove", path)),

@@ -1,4 +1,4 @@
-//! What a spool's folders say of a token.
+//! What a spool's folders say about a token.
 
 use super::claiming::id_of;
 use super::folder::{Spool, SpoolItem, Where};
@@ -6,13 +6,13 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Epoch, Kind, Resolved, Result, Right, Token, TokenState};
 use std::fs;
 
-/// The longest note that is shown.
+/// The longest note that is shown, in bytes.
 const SHOWN: usize = 400;
 
 impl Spool {
-    /// Looks up the file that a token is of.
+    /// Looks up the file that a token belongs to.
     pub fn resolve(&self, token: &Token) -> Result<Resolved> {
-        // What is moved while the folders are read is looked for again.
+        // An item that is moved while the folders are read is searched again.
         const LOOKS: u32 = 5;
         let id = id_of(token)?;
         let found = |epoch, state| {
@@ -52,7 +52,7 @@ impl Spool {
         found(item.name.epoch, state)
     }
 
-    /// Where the file is, and which order brought it there, if one did.
+    /// Where the file is, and the order that moved it there, if one did.
     fn succession(&self, item: &SpoolItem) -> String {
         let order = ["cancelled", "retried", "handed_off"].iter().find_map(|kind| {
             let path = self.path("notes").join(item.name.note(kind));

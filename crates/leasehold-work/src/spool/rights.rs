@@ -1,9 +1,9 @@
-//! Who may do what in a spool that several users share.
+//! Permissions in a spool that several users share.
 //!
-//! Promise: whatever leasehold makes in a spool can be used by everybody who may write in the spool's own folder, whatever
-//! the umask of its maker: the folder's group and mode say who shares it. Bits are added, never taken away, and the group's
-//! only to what belongs to that group (the setgid bit of the folders sees to that). Non-promise: files that shells put there
-//! have the modes that their umask gave them; access control lists are not looked at, but the system heeds them.
+//! Promise: whatever leasehold creates in a spool can be used by everybody who may write in the spool's own folder,
+//! whatever the umask of its creator: the folder's group and mode say who shares it. Bits are only added, and group
+//! bits only to files of that group (the setgid bit of the folders ensures that). Non-promise: files that shells put
+//! there have the modes of their umask; access control lists are not read, but the system enforces them.
 
 use super::folder::{FOLDERS, Spool};
 use leasehold_core::{Error, Kind, Remedy, Result};
@@ -18,7 +18,7 @@ pub(super) const OTHERS_WRITE: u32 = 0o002;
 pub(super) const SETGID: u32 = 0o2000;
 pub(super) const STICKY: u32 = 0o1000;
 
-/// What the spool's own folder says.
+/// Who shares the spool, according to its own folder.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rights {
     group: u32,
@@ -30,7 +30,7 @@ impl Rights {
         Rights { group: root.gid(), mode: root.mode() }
     }
 
-    /// The bits that a file or folder of this group needs beside its own.
+    /// The bits that a file or folder of this group needs in addition to its own.
     fn missing(self, of: &fs::Metadata) -> u32 {
         let each = if of.is_dir() { 7 } else { 6 };
         let mut bits = 0;
@@ -46,7 +46,7 @@ impl Rights {
         bits & !of.mode()
     }
 
-    /// Opens what this process has just made to everybody who shares the spool.
+    /// Opens what this process has just created to everybody who shares the spool.
     pub fn share(self, made: &File) -> io::Result<()> {
         let metadata = made.metadata()?;
         match self.missing(&metadata) {
@@ -56,20 +56,20 @@ impl Rights {
     }
 }
 
-/// Whether this user may list a folder, and make, move and remove what is in it.
+/// Whether this user may list a folder, and create, move and remove its entries.
 pub(super) fn may_use(folder: &Path) -> bool {
     access(folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// Whether only a file's owner, and the folder's, may move a file out of this folder.
+/// Whether only the owner of a file, or of the folder, may move the file out of this folder.
 pub(super) fn is_sticky(folder: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|m| m.mode() & STICKY != 0)
 }
 
 impl Spool {
-    /// Refuses a worker that could claim and not complete: its commands would run for nothing.
+    /// Refuses a worker that could claim but not complete: its commands would run for nothing.
     pub(super) fn check_rights(&self) -> Result<()> {
-        // Only operators move anything there.
+        // Only operators move files there.
         for folder in FOLDERS.iter().filter(|folder| **folder != "cancelled") {
             let path = self.path(folder);
             if !may_use(&path) {

@@ -1,10 +1,10 @@
-//! Files that are being written, under names that nobody looks at.
+//! Files that are being written, under names that nobody reads.
 //!
-//! Promise: the file of a producer that lives is not removed, however long its input is silent; a dead one's is, a minute
-//! after its last heartbeat. A producer holds a lock on its file for as long as it writes, which ends with the process,
-//! and touches the file four times a minute, for janitors that cannot see the lock (on another machine whose share is
-//! mounted without locks). Non-promise: a producer that is stopped for a minute loses its file to such a janitor; it is
-//! told so, and nothing was added.
+//! Promise: the file of a living producer is not removed, however long its input is silent; a dead producer's is, a
+//! minute after its last heartbeat. A producer holds a lock on its file while it writes, which ends with the process.
+//! It also touches the file four times a minute, for janitors that cannot see the lock (on another machine that mounts
+//! the share without locks). Non-promise: a producer that is stopped for a minute may lose its file to such a janitor.
+//! It then gets an error, and nothing was added.
 
 use super::folder::{Spool, failed};
 use super::steps::SpoolStep;
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// How long what a dead process left is kept.
+/// How long the leftovers of a dead process stay.
 pub(super) const ABANDONED: Duration = Duration::from_secs(60);
-/// How many times a producer shows that it lives before it could be taken for dead.
+/// How many times a producer touches its file before it could count as dead.
 const BEATS: u32 = 4;
-/// How long a shell's file is kept that has no key yet: shells hold no lock.
+/// How long a shell's file without a key stays: shells hold no lock.
 const SHELLS: Duration = Duration::from_secs(86_400);
 
 /// A file that is written and synced. Its lock lasts until this is dropped.
@@ -34,24 +34,24 @@ pub(super) struct Temporary {
 }
 
 impl Temporary {
-    /// Where it is, until it is moved.
+    /// Its path, until it is moved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes it away again.
+    /// Removes it.
     pub fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl Spool {
-    /// Writes what is at hand to a file, and syncs it.
+    /// Writes these bytes to a file, and syncs it.
     pub(super) fn write_temporary(&self, content: &[u8]) -> Result<Temporary> {
         self.temporary_with(|file| file.write_all(content))
     }
 
-    /// Writes what comes, whenever it comes, to a file, and syncs it.
+    /// Copies an input, which may pause, to a file, and syncs it.
     pub(super) fn copy_to_temporary(&self, input: &mut dyn io::Read) -> Result<Temporary> {
         self.temporary_with(|file| {
             let beating = beat(file, self.abandoned() / BEATS);
@@ -66,7 +66,7 @@ impl Spool {
         let path = self.path("tmp").join(Nonce::random().to_string());
         let temporary = || {
             let mut file = File::create_new(&path)?;
-            // Where there are no locks, the beats alone tell.
+            // Where there are no locks, only the touches show that the producer is alive.
             let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
             self.rights().share(&file)?;
             write(&mut file)?;
@@ -82,13 +82,13 @@ impl Spool {
         }
     }
 
-    /// Whether this file is still among those that nobody looks at.
+    /// Whether the file with this inode is still a temporary one.
     pub(super) fn is_temporary(&self, inode: u64) -> bool {
         let temporary = fs::read_dir(self.path("tmp")).into_iter().flatten().flatten();
         temporary.filter_map(|entry| entry.metadata().ok()).any(|found| found.ino() == inode)
     }
 
-    /// Removes what dead processes left: temporary files, and keys of additions that were cut off.
+    /// Removes what dead processes left: temporary files, and keys of interrupted additions.
     pub(super) fn sweep(&self, now: Timestamp) {
         for entry in fs::read_dir(self.path("tmp")).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
@@ -98,7 +98,7 @@ impl Spool {
                 let _ = fs::remove_file(entry.path());
             }
         }
-        // Whoever is freeing a key must not free the one that took its place.
+        // A process that is freeing a key must not free the one that replaced it.
         let (true, _alone) = self.try_lock_keys() else { return };
         for entry in fs::read_dir(self.path("keys")).into_iter().flatten().flatten() {
             let alone = |m: &fs::Metadata| m.is_file() && m.nlink() == 1;
@@ -109,28 +109,28 @@ impl Spool {
         }
     }
 
-    /// Whether there is surely no item of this key, whatever file the key itself is.
+    /// Whether certainly no item has this key, whatever file the key itself is.
     fn is_free(&self, key: &OsStr) -> bool {
         let Some(key) = key.to_str().and_then(|key| key.parse().ok()) else { return true };
         self.find(&ItemId::keyed(&key)).is_err_and(|error| error.kind() == Kind::Invalid)
     }
 }
 
-/// Whether leasehold gave a file below `tmp/` its name.
+/// Whether leasehold created a file in `tmp/`, judged by its name.
 fn is_ours(name: &str) -> bool {
     let nonce = name.strip_prefix("lineage-").or_else(|| name.strip_prefix("clock-")).unwrap_or(name);
     nonce.parse::<Nonce>().is_ok()
 }
 
-/// Whether a living process holds the lock of this file, as far as can be seen from here.
+/// Whether a living process holds the lock of this file, as far as visible from here.
 fn is_locked(path: &Path) -> bool {
-    // Never waits, not for a pipe either.
+    // Never blocks, not even on a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = open(path, flags, Mode::empty()) else { return false };
     flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
 }
 
-/// Touches a file every so often, until the sender is dropped. A process that can start no thread has its lock alone.
+/// Touches a file at intervals, until the sender is dropped. A process that cannot start a thread has only its lock.
 fn beat(file: &File, every: Duration) -> io::Result<Sender<()>> {
     let (beating, over) = channel::<()>();
     let file = file.try_clone()?;

@@ -1,4 +1,4 @@
-//! Who may become the holder: the rules of an acquisition, in the order in which they refuse one.
+//! Who may become the holder: the rules of an acquisition, in the order in which they are checked.
 
 use super::{AfterFailure, Decided, Refusal, RunRequest, SlotClaim, grant, lost, transfer, why_free};
 use crate::holder::HolderId;
@@ -8,7 +8,7 @@ use crate::nonce::Nonce;
 use crate::time::{Timestamp, Ttl};
 use std::time::Duration;
 
-/// What an acquisition is for, and what it depends on besides that.
+/// What an acquisition is for, and what else it depends on.
 pub(super) struct Condition<'a> {
     pub(super) slot: Option<SlotClaim>,
     pub(super) spacing: Option<Duration>,
@@ -64,7 +64,7 @@ pub(super) fn acquire(
     Ok(Some(next))
 }
 
-/// Whether an operator's request still counts: on the epoch that was seen, and in its time.
+/// Whether an operator's request still counts: at the epoch that was seen, and before its time is over.
 fn still_wanted(record: &Ownership, request: &RunRequest, now: Timestamp) -> Result<(), Refusal> {
     if request.expected != record.epoch {
         return Err(Refusal::Changed { expected: request.expected, seen: record.epoch });
@@ -72,15 +72,16 @@ fn still_wanted(record: &Ownership, request: &RunRequest, now: Timestamp) -> Res
     if now >= request.until { Err(Refusal::RequestExpired { until: request.until }) } else { Ok(()) }
 }
 
-/// Whether the last run began long enough ago. One that began further ahead than that began by a clock that was set back since.
+/// Whether the last run began long enough ago. A start in the future, by more
+/// than the spacing, is from a clock that was set back since.
 fn spaced(record: &Ownership, spacing: Option<Duration>, now: Timestamp) -> Result<(), Refusal> {
     let (Some(spacing), Some(began)) = (spacing, record.last_run_began()) else { return Ok(()) };
     let until = began.plus(spacing);
     if now < until && began < now.plus(spacing) { Err(Refusal::TooSoon { began, until }) } else { Ok(()) }
 }
 
-/// The grant under this nonce was made before, and its reply was lost. It counts only while it lasts: once another holder was
-/// granted the lease, the record's epoch is that holder's.
+/// The grant under this nonce was made before, and its answer was lost. It counts only while it is in force: once
+/// another holder was granted the lease, the record's epoch is that holder's.
 pub(super) fn found_own_grant(record: &Ownership, nonce: Nonce, now: Timestamp) -> Decided {
     let still_ours = record.live_tenure(now).is_some_and(|t| t.holder.nonce == nonce);
     if still_ours { Ok(None) } else { Err(lost(record)) }

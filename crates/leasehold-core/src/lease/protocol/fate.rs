@@ -1,8 +1,8 @@
 //! Whether a request was applied, after its answer was lost.
 //!
-//! Promise: `Applied` and `NotApplied` are proved by the record. If the record does not remember far enough back, the fate is
-//! `Unknown`, and the request must not be applied a second time. Non-promise: `Applied` says that the write is visible, not
-//! that it is durable. Nothing may rely on it before a new write was answered.
+//! Promise: the record proves `Applied` and `NotApplied`. If it does not remember far enough back, the fate is
+//! `Unknown`, and the request must not be applied a second time. Non-promise: `Applied` says that the write is visible,
+//! not that it is durable. Nothing may rely on it before a new write was answered.
 
 use super::{Decision, Order, Refusal, Request, decide};
 use crate::cell::{Fate, Protocol};
@@ -31,7 +31,7 @@ impl Protocol for Request {
 
     fn is_own_doing(&self, refusal: &Refusal) -> bool {
         match self {
-            // A hand-off that is over, or an order in a lease that has left since: it was carried out.
+            // A hand-off that is over, or an order on a lease that has moved since: it was carried out.
             Request::Operate { .. } => matches!(refusal, Refusal::Lost { .. } | Refusal::Elsewhere(_)),
             _ => matches!(refusal, Refusal::AlreadyReleased { .. }),
         }
@@ -50,7 +50,7 @@ impl Protocol for Request {
 /// Whether a request without an answer was applied. It was based on the record `base`; the record now is `seen`.
 pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
     match request {
-        // If repeated, they write the same or are refused because of what happened since.
+        // Repeated, they write the same, or are refused because of what happened since.
         Request::Renew { .. } | Request::Checkpoint { .. } | Request::Complete { .. } => Fate::NotApplied,
         Request::Acquire { holder, .. } => transferred(base, seen, holder.nonce),
         Request::Release { claim, .. } => {
@@ -67,7 +67,7 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
         Request::Operate { nonce, order, .. } => match order {
             Order::Revoke | Order::Advance { .. } | Order::Rewind => transferred(base, seen, *nonce),
             Order::HandOff { to, .. } => transferred(base, seen, to.nonce),
-            // Made again, it asks again.
+            // Repeated, it only asks again.
             Order::Drain { .. } => Fate::NotApplied,
             Order::Forget { .. } => forgotten(base, seen, *nonce),
             Order::Pause => paused(base, seen, *nonce),
@@ -78,7 +78,7 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
     }
 }
 
-/// A request that moves the epoch, and leaves its nonce with the transfer.
+/// For a request that moves the epoch: its transfer has its nonce.
 fn transferred(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
     if seen.transfer_by(nonce).is_some() {
         return Fate::Applied;
@@ -92,7 +92,7 @@ fn remembers(seen: &Ownership, epoch: Epoch) -> bool {
     seen.epoch == epoch || (seen.epoch > epoch && first.is_some_and(|first| Some(first) <= epoch.next()))
 }
 
-/// A pause leaves its nonce until it is ended. The record also remembers who ended the last one.
+/// A pause keeps its nonce in the record until it is ended. The record also remembers who ended the last one.
 fn paused(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
     match &seen.paused {
         Some(mark) if mark.nonce == nonce => Fate::Applied,
@@ -101,7 +101,7 @@ fn paused(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
     }
 }
 
-/// Forgetting drops what was archived up to the epoch that it was decided on.
+/// Forgetting sets `dropped` to the epoch that it was decided on.
 fn forgotten(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
     match &seen.forgotten {
         Some(mark) if mark.nonce == nonce => Fate::Applied,

@@ -2,7 +2,7 @@
 //!
 //! Promise: a pure function. It reads no clock, draws no randomness and does no I/O, so the coordinator, the model
 //! checker, the simulator and the property tests all run this very code.
-//! Non-promise: it does not know whether the next record was stored. Only a store's swap makes it true.
+//! Non-promise: it does not know whether the next record was stored. Only a store's swap makes it valid.
 //!
 //! Rules, each a property in `tests/protocol.rs` and in the model in `sim/`:
 //! - a transfer advances the epoch by at least one; nothing else moves it, and nothing moves it down;
@@ -31,7 +31,7 @@ use acquire::{Condition, acquire, found_own_grant};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Decides a request against a record at a store time.
+/// Decides a request on a record at `now`, in store time.
 ///
 /// ```
 /// use leasehold_core::{lease::protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
@@ -104,8 +104,8 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
             outcome_of(record, claim).map_or_else(|| lost(record), |outcome| Refusal::AlreadyReleased { outcome })
         );
     }
-    // A released tenure did not expire and was not evicted. Otherwise the history would be wrong, and a release whose
-    // reply was lost could not be recognised.
+    // A released tenure did not expire and was not evicted. Recording it so would make the history wrong, and a release
+    // whose answer was lost could not be recognised.
     let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
     let is_proof = matches!(outcome, Outcome::Succeeded | Outcome::Failed | Outcome::Drained);
     let mut next = if is_proof { proved(record) } else { record.clone() };
@@ -141,19 +141,19 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
             Ok(Some(next))
         }
         (state, end) if end.is_none_or(|end| end == state) => Ok(None),
-        // Two completions that contradict each other: the first stands.
+        // Of two completions that contradict each other, the first stands.
         _ => Err(Refusal::AlreadyRun(mark)),
     }
 }
 
 fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, order: &Order) -> Decided {
     let now = mark.at;
-    // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
+    // A hand-off is marked by the new holder's nonce, so that its later release finds the transfer that began it.
     let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { mark.nonce };
     if record.transfer_by(nonce).is_some() {
         return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
     }
-    // Before anything else, also if the lease has moved on since: it was carried out.
+    // Checked first, even if the lease has moved on since: the order was carried out.
     if has_mark(record, order, nonce) {
         return Ok(None);
     }
@@ -197,7 +197,7 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
                     return Err(Refusal::LineageFixed { lineage: record.lineage });
                 }
                 (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
-                // The archive is kept by lineage, and the new one has none yet.
+                // The archive is stored by lineage, and the new lineage has none yet.
                 (next.archived, next.dropped) = (Epoch::ZERO, Epoch::ZERO);
             }
             Ok(Some(next))
@@ -230,7 +230,8 @@ fn has_mark(record: &Ownership, order: &Order, nonce: Nonce) -> bool {
     mark.is_some_and(|mark| mark.nonce == nonce)
 }
 
-/// Asks the holder to finish. What was asked before makes way, but for its time: nobody new gets the lease within it.
+/// Asks the holder to finish. Replaces an earlier request, but never shortens
+/// the time in which nobody else gets the lease.
 fn drain(record: &Ownership, asked: OperatorMark, within: Ttl) -> Decided {
     if record.live_tenure(asked.at).is_none() {
         return Err(Refusal::NotHeld);
@@ -239,7 +240,8 @@ fn drain(record: &Ownership, asked: OperatorMark, within: Ttl) -> Decided {
     Ok(Some(Ownership { drain: Some(drain), ..record.clone() }))
 }
 
-/// Leaves a tombstone: the epoch and the lineage, so that no number is issued again, and the slot, so that none is run again.
+/// Leaves a tombstone: the epoch and the lineage, so that no epoch is issued
+/// again, and the slot, so that no slot is run again.
 fn forget(record: &Ownership, mark: OperatorMark, idle: Duration) -> Decided {
     let now = mark.at;
     match &record.forgotten {
@@ -268,7 +270,7 @@ fn forget(record: &Ownership, mark: OperatorMark, idle: Duration) -> Decided {
         slot: over.slot,
         last_run: over.last_run,
         forgotten: Some(mark),
-        // There is none that is not: the archive is dropped with the rest.
+        // Nothing counts as unarchived: the archive is dropped with the rest.
         archived: over.epoch,
         dropped: over.epoch,
         ..Ownership::default()
@@ -282,7 +284,7 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
         next.epoch = epoch;
         next.amend_last(|last| last.epoch = epoch);
     }
-    // Also if the lease came that far by itself: an advance never uses up the last epochs.
+    // Even if the lease came that far by itself: an advance never uses up the last epochs.
     if next.epoch.get() > Epoch::HIGHEST_ADVANCE.get() + 1 {
         return Err(Refusal::TooFar { most: Epoch::HIGHEST_ADVANCE });
     }
@@ -290,7 +292,7 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
     Ok(next)
 }
 
-/// Advances the epoch: ends the tenure there was, as `ending` if it was not released, and opens a transfer.
+/// Advances the epoch: ends the previous tenure, as `ending` if it was not released, and begins a transfer.
 fn transfer(
     record: &Ownership,
     now: Timestamp,
@@ -331,7 +333,7 @@ fn sign(next: &mut Ownership, mark: OperatorMark) {
     next.amend_last(|last| (last.by, last.why) = (Some(mark.by), Some(mark.why)));
 }
 
-/// A slot that was running under `from` continues under the new epoch: whoever takes the lease over takes the work over.
+/// A slot that was running under `from` continues under the new epoch: the new holder takes the work over.
 fn pass_slot_on(next: &mut Ownership, from: Epoch) {
     let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == from && m.state == SlotState::Running) else { return };
     // The run that was ended for it does not count, and the new one does.
@@ -340,13 +342,13 @@ fn pass_slot_on(next: &mut Ownership, from: Epoch) {
     next.amend_last(|last| last.slot = Some(slot));
 }
 
-/// Writes the end of the present tenure, if there is one, into the transfer that began it.
+/// Records the end of the present tenure, if there is one, in the transfer that began it.
 fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     let Some(tenure) = next.tenure.take() else { return };
     if outcome != Outcome::NotStarted {
         next.last_run = Some(tenure.granted_at);
     }
-    // An expired tenure lasted until its deadline, not until somebody noticed.
+    // An expired tenure lasted until its deadline, not until it was noticed.
     let end = if outcome == Outcome::Expired { tenure.deadline.min(now) } else { now };
     if let Some(began) = next.transfers.iter_mut().rev().find(|t| t.epoch == next.epoch) {
         let began = Arc::make_mut(began);
@@ -355,8 +357,8 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     }
 }
 
-/// How an outcome ends a running slot. A run that lost its lease, was never started or was asked to end did not finish its
-/// slot, which stays open for another run.
+/// How an outcome ends a running slot. A run that lost its lease, was never started or was asked to finish did not
+/// complete its slot, which stays open for another run.
 fn slot_end(outcome: Outcome) -> Option<SlotState> {
     match outcome {
         Outcome::Succeeded => Some(SlotState::Done),
@@ -369,7 +371,7 @@ fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
     let running = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running);
     match (running, slot_end(outcome)) {
         (Some(mark), Some(end)) => mark.state = end,
-        // It does not count as one of the slot's runs.
+        // This claim does not count as one of the slot's runs.
         (Some(mark), None) if matches!(outcome, Outcome::NotStarted | Outcome::Drained | Outcome::Evicted) => {
             mark.runs = mark.runs.saturating_sub(1);
         }
@@ -399,7 +401,7 @@ fn why_free(record: &Ownership) -> Reason {
     }
 }
 
-/// The answer to one who is not the holder of this record.
+/// The answer to a request from a process that is not the holder.
 pub(crate) fn lost(record: &Ownership) -> Refusal {
     Refusal::Lost {
         seen: record.epoch,

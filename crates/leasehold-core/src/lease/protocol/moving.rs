@@ -1,8 +1,8 @@
 //! A lease that moves between stores: the steps of [`crate::relocation`] on its record.
 //!
-//! Promise: nobody who holds the lease is evicted unless that was asked for, no epoch goes down, and a copy is taken in
-//! only where it continues the line of epochs that is there, or where there is none.
-//! Non-promise: two lives of one name are never merged; the operator has to choose.
+//! Promise: no holder is evicted unless that was requested, and no epoch goes down. A copy
+//! is taken in only where it continues the existing line of epochs, or where there is
+//! none. Non-promise: two leases of one name are never merged; the operator has to choose.
 
 use super::{Decided, Refusal, end_tenure, sign, transfer};
 use crate::lease::record::{OperatorMark, Ownership};
@@ -10,7 +10,7 @@ use crate::lease::transfer::{Outcome, Reason};
 use crate::nonce::Nonce;
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 
-/// What happens to the holder of a lease that is to leave.
+/// What happens to the holder of a lease that is about to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// The step is refused.
@@ -24,11 +24,11 @@ pub enum Holder {
 pub enum Newborn {
     /// It may be held, like any other lease.
     Counts,
-    /// Its namespace had left by then, so nothing was granted, and the arriving record replaces it.
+    /// Its namespace had already left, so nothing was granted, and the arriving record replaces it.
     IsNothing,
 }
 
-/// Makes a step on a record that is there.
+/// Makes a step on an existing record.
 pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, step: &Step, holder: Holder) -> Decided {
     let next = match relocate(record.relocation.as_ref(), step, migration) {
         Relocated::To(next) => next,
@@ -40,16 +40,16 @@ pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, ste
             return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
         }
         (Step::Leave { .. }, Some(_)) => signed(record, &mark, Reason::Revoked)?,
-        // Above every epoch that was granted where it came from, and with a trace of who moved it and why.
+        // Above every epoch that was granted in the old store, and with a trace of who moved it and why.
         (Step::Settle, _) => signed(record, &mark, Reason::Advanced)?,
         _ => record.clone(),
     };
-    // Otherwise a holder that ran out of time could still complete its slot, unseen by the copy.
+    // Otherwise a holder whose tenure expired could still complete its slot, and the copy would not have it.
     end_tenure(&mut moved, mark.at, Outcome::Expired);
     moved.relocation = next;
-    // Whoever waits for it waits here, by this store's clock.
+    // An operator who drains it waits at this store, by its clock.
     moved.drain = None;
-    // The namespace is asked about by the migration itself.
+    // The migration itself checks the namespace.
     moved.newborn = false;
     Ok(Some(moved))
 }
@@ -70,7 +70,7 @@ pub(super) fn arrive(
 ) -> Decided {
     match &record.relocation {
         Some(Relocation::Arriving { migration: known, .. }) if *known == migration => return Ok(None),
-        // It comes home. The record here is older, because nothing was granted here since it left.
+        // It comes back. The record here is older, because nothing was granted here since it left.
         Some(Relocation::Moved { .. }) if record.lineage == other.lineage && record.epoch <= other.epoch => {}
         _ if record.is_unknown() => {}
         None if record.newborn && newborn == Newborn::IsNothing => {}

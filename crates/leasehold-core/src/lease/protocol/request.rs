@@ -15,24 +15,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What somebody asks of a lease.
+/// A request on a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Become the holder.
     Acquire {
-        /// The lineage of the record, if this turns out to write its first version.
+        /// The lineage of the record, if this request writes its first version.
         lineage: Lineage,
-        /// Who asks; its nonce is the grant's.
+        /// Who asks. The grant gets this holder's nonce.
         holder: HolderId,
         /// How long the grant lasts unless renewed.
         ttl: Ttl,
         /// The scheduled slot to claim in the same step.
         slot: Option<SlotClaim>,
-        /// How long must have passed since the last run began, whoever ran it.
+        /// The least time since the last run began, by whatever holder.
         #[serde(default, with = "time::optional_millis")]
         spacing: Option<Duration>,
-        /// The operator's request that this carries out, if it does.
+        /// The operator's request that this carries out, if any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         requested: Option<RunRequest>,
     },
@@ -42,15 +42,15 @@ pub enum Request {
         claim: Claim,
         /// How long from now.
         ttl: Ttl,
-        /// Evidence that the work moves, if there is new evidence.
+        /// New evidence of progress, if any.
         progress: Option<Report>,
     },
     /// Stop being the holder.
     Release {
         /// Which tenure.
         claim: Claim,
-        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are not the holder's to say, and are taken
-        /// as [`Outcome::Lost`].
+        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are
+        /// not the holder's to report, and count as [`Outcome::Lost`].
         outcome: Outcome,
     },
     /// Record how far the work has come.
@@ -60,33 +60,35 @@ pub enum Request {
         /// What to record.
         report: Report,
     },
-    /// Record that the claimed slot's run is over, while staying the holder.
+    /// Record that the claimed slot's run is over, without releasing the lease.
     Complete {
         /// Which tenure.
         claim: Claim,
-        /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed; anything else leaves
-        /// it open for another run to recover.
+        /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed. Any other outcome
+        /// leaves it open for another run to recover.
         outcome: Outcome,
     },
     /// An operator's request.
     Operate {
-        /// Unique to this request, so that a lost reply does not apply it twice.
+        /// Unique to this request, so that a lost answer does not apply it twice.
         nonce: Nonce,
-        /// The lineage of the record, if this turns out to write its first version.
+        /// The lineage of the record, if this request writes its first version.
         lineage: Lineage,
-        /// Who asks.
+        /// Who orders it.
         by: Who,
-        /// Why.
+        /// Why, for the lease's history.
         why: Why,
-        /// The epoch that the order was decided on; none if it does not matter. Another one refuses it.
+        /// The epoch that the order was decided on; none if it does not matter.
+        /// The order is refused at any other epoch.
         expected: Option<Epoch>,
-        /// What for.
+        /// What to do.
         order: Order,
     },
 }
 
 impl Request {
-    /// What the transfer that it makes is known by: a new holder's own nonce, so that its release finds what began it.
+    /// The nonce by which its transfer is found: a new holder's own nonce, so
+    /// that its release finds the transfer that began its tenure.
     pub(crate) fn transfer_nonce(&self) -> Option<Nonce> {
         match self {
             Request::Acquire { holder, .. } | Request::Operate { order: Order::HandOff { to: holder, .. }, .. } => {
@@ -97,7 +99,7 @@ impl Request {
         }
     }
 
-    /// Whether somebody who holds the lease makes it. What left for another store has left without a holder.
+    /// Whether only the holder may make it. A lease that has left for another store has no holder.
     pub fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Acquire { .. } | Request::Operate { .. })
     }
@@ -107,51 +109,52 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
-    /// Take the lease from whoever holds it; anyone may acquire it next.
+    /// Take the lease from its holder; anyone may acquire it next.
     Revoke,
-    /// Take it from whoever holds it and give it to this one in the same step.
+    /// Take it from its holder and give it to this one in the same step.
     HandOff {
         /// The new holder.
         to: HolderId,
         /// How long its grant lasts unless renewed.
         ttl: Ttl,
     },
-    /// Ask whoever holds it to finish, and keep new holders out meanwhile. A second request takes the place of the first.
+    /// Ask the holder to finish, and keep new holders out meanwhile. A second request replaces the first.
     Drain {
-        /// How long that is in force.
+        /// How long the request is in force.
         within: Ttl,
     },
-    /// Drop all but a tombstone of a lease that nobody has held for so long. Its epochs continue from there when it is used again.
+    /// Erase all but a tombstone of a lease that has been idle for this long.
+    /// Its epochs continue from there when it is used again.
     Forget {
-        /// How long.
+        /// The least time since it was last held.
         #[serde(with = "time::millis")]
         idle: Duration,
     },
     /// Keep new holders out. The present holder continues.
     Pause,
-    /// Let holders in again.
+    /// Let new holders in again.
     Resume {
-        /// The pause that is to end. A later one stays, whoever ordered it.
+        /// The pause to end. A later pause stays in force.
         pause: Nonce,
     },
     /// Move the epoch past this number: repairs a store that was restored from an old backup.
     Advance {
-        /// The highest epoch that some guard has seen.
+        /// The highest epoch that any guard has seen.
         past: Epoch,
-        /// The lineage that guards know, where the record was lost and has begun a line of its own.
+        /// The lineage that guards know, if the record was lost and began a new one.
         lineage: Option<Lineage>,
     },
-    /// Take the lease from whoever holds it, and set the mark of the newest slot back to the store's time if it is ahead
-    /// of it: repairs a job whose slots were claimed while the store's clock was ahead.
+    /// Take the lease from its holder, and set the mark of the newest slot back to the store's time if it is ahead of
+    /// it. Repairs a job whose slots were claimed while the store's clock was ahead.
     Rewind,
-    /// One step of a migration, on a record that is there.
+    /// One step of a migration, on an existing record.
     #[serde(skip)]
     Relocate {
         /// The migration's own number.
         migration: Nonce,
         /// Which step.
         step: relocation::Step,
-        /// What [`relocation::Step::Leave`] does about somebody who holds the lease.
+        /// What [`relocation::Step::Leave`] does about the holder.
         holder: Holder,
     },
     /// Take in the record that this lease has in another store, so that its epochs continue from there.
@@ -163,7 +166,7 @@ pub enum Order {
         from: Address,
         /// The record there, as it was when it left.
         record: Box<Ownership>,
-        /// How to treat a record of this name whose holder has done nothing since it acquired.
+        /// How to treat a record of this name here whose holder has done nothing since it acquired.
         newborn: Newborn,
     },
 }
@@ -174,23 +177,23 @@ pub enum Order {
 pub struct SlotClaim {
     /// The slot's nominal instant.
     pub slot: Slot,
-    /// What to do when that slot already ran and failed.
+    /// What to do if that slot already ran and failed.
     pub after_failure: AfterFailure,
-    /// The older slot whose run died and that is not run again; the requester has recorded that it died. Without this an
+    /// The older slot whose run died and that is not run again; the requester has recorded its end. Without this, an
     /// interrupted slot keeps newer ones out, so that none is skipped silently.
     pub gives_up: Option<Slot>,
 }
 
 impl SlotClaim {
-    /// This slot, with nothing given up for it.
+    /// This slot, giving up no older one.
     pub const fn new(slot: Slot, after_failure: AfterFailure) -> Self {
         SlotClaim { slot, after_failure, gives_up: None }
     }
 }
 
-/// An operator's request for a run, which whoever has the job carries out.
+/// An operator's request for a run, which any process that has the job carries out.
 ///
-/// Of any number that try, one is granted: the epoch that the operator saw is over with that.
+/// Of any number that try, only one is granted, because that moves the epoch that the operator saw.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
@@ -198,9 +201,9 @@ pub struct RunRequest {
     pub by: Who,
     /// The operator's reason.
     pub why: Why,
-    /// The epoch that the operator saw. Another one refuses it.
+    /// The epoch that the operator saw. The request is refused at any other epoch.
     pub expected: Epoch,
-    /// From when on it is refused, in store time.
+    /// When the request expires, in store time.
     pub until: Timestamp,
 }
 
@@ -208,7 +211,7 @@ pub struct RunRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterFailure {
-    /// It ran: leave it.
+    /// The slot counts as run: leave it.
     Leave,
     /// Run it again.
     Retry,
@@ -220,7 +223,7 @@ pub enum AfterFailure {
 pub struct Report {
     /// How far the work has come.
     pub marker: Option<Marker>,
-    /// What the next attempt needs; the old checkpoint stays when this is none.
+    /// What the next attempt needs; none keeps the previous checkpoint.
     pub checkpoint: Option<Checkpoint>,
 }
 
@@ -230,37 +233,37 @@ pub type Decision = crate::cell::Decision<Ownership, Refusal>;
 /// Why a request is refused. None of these is an error of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody holds it.
+    /// Somebody else holds it.
     Held {
-        /// The tenure in the way.
+        /// The tenure of the holder.
         tenure: Tenure,
         /// Its epoch.
         epoch: Epoch,
     },
-    /// An operator keeps new holders out, or did so already when asked to pause.
+    /// An operator has paused it, so new holders are kept out or a second pause is refused.
     Paused(OperatorMark),
-    /// An operator waits for it: the holder was asked to finish, and nobody new gets it meanwhile.
+    /// The holder was asked to finish, and nobody else gets the lease meanwhile.
     Draining(Drain),
-    /// The last run began too short a time ago.
+    /// The last run began too recently.
     TooSoon {
-        /// When it began.
+        /// When it began, in store time.
         began: Timestamp,
         /// When the next one may begin.
         until: Timestamp,
     },
-    /// Somebody held it too short a time ago to forget it.
+    /// It was held too recently to forget it.
     Recent {
-        /// Until when.
+        /// When it became idle, or will.
         since: Timestamp,
     },
-    /// It was forgotten before.
+    /// It was already forgotten.
     Forgotten(OperatorMark),
     /// Nobody holds it, so there is nobody to ask.
     NotHeld,
-    /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
+    /// The slot was run, a later slot was claimed, or it was completed with another outcome.
     AlreadyRun(SlotMark),
-    /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed. It is
-    /// run at most [`SLOT_RUNS`](crate::SLOT_RUNS) times, unless somebody asks for it by name.
+    /// The run of this slot died or could not be started. It is run again, or given up, before a newer slot is claimed.
+    /// It is run at most [`SLOT_RUNS`](crate::SLOT_RUNS) times, unless somebody asks for it by name.
     Interrupted(SlotMark),
     /// The requester is not, or no longer, the holder.
     Lost {
@@ -271,7 +274,7 @@ pub enum Refusal {
         /// How the epoch last moved, if it did.
         last: Option<Arc<Transfer>>,
     },
-    /// The requester had released this tenure already.
+    /// The requester has already released this tenure.
     AlreadyReleased {
         /// How it ended.
         outcome: Outcome,
@@ -282,44 +285,44 @@ pub enum Refusal {
     NotPaused,
     /// There is no claimed slot to complete.
     NoSlot,
-    /// The record has another epoch than the order was decided on.
+    /// The record's epoch is not the one that the order was decided on.
     Changed {
         /// The epoch that was expected.
         expected: Epoch,
         /// The record's epoch.
         seen: Epoch,
     },
-    /// The operator's request came to nothing in its time.
+    /// The operator's request expired before it was carried out.
     RequestExpired {
-        /// Until when it could have been carried out.
+        /// When it expired.
         until: Timestamp,
     },
-    /// Another pause than the one that was to end keeps new holders out.
+    /// The pause in force is not the one that was to end.
     OtherPause(OperatorMark),
-    /// The lease is on its way to another store, has gone there, or has not quite come from there.
+    /// The lease is moving to another store, has moved there, or has not finished arriving from there.
     Elsewhere(Relocation),
     /// No migration is moving the lease.
     NotMoving {
-        /// Its lineage.
+        /// The lineage of the lease in this store.
         lineage: Option<Lineage>,
-        /// Its epoch.
+        /// The epoch of the lease in this store.
         epoch: Epoch,
     },
-    /// The lease of this name in the other store is another one, with epochs of its own.
+    /// The lease of this name in the other store has another lineage, with epochs of its own.
     OtherLineage {
         /// The lineage here.
         here: Option<Lineage>,
         /// The lineage there.
         there: Option<Lineage>,
     },
-    /// An operator gave the record a lineage before. A second one would fence off what the first repaired.
+    /// An operator has already set the record's lineage. A second change would fence off what the first repaired.
     LineageFixed {
         /// The lineage that it has.
         lineage: Option<Lineage>,
     },
     /// No epoch is left.
     Exhausted,
-    /// An advance so far would leave too few epochs.
+    /// An advance that far would leave too few epochs.
     TooFar {
         /// The highest epoch that an advance may go past.
         most: Epoch,
@@ -327,7 +330,7 @@ pub enum Refusal {
 }
 
 impl fmt::Display for Refusal {
-    /// What is in the way, to follow the name of the lease: `held by box-1 (pid 4711) under epoch 3`.
+    /// The obstacle, to follow the name of the lease: `held by box-1 (pid 4711) under epoch 3`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Held { tenure, epoch } => write!(f, "held by {} under epoch {epoch}", tenure.holder),

@@ -1,4 +1,4 @@
-//! Unit tests of the protocol: moves, lineages, and what became of lost answers.
+//! Unit tests of the protocol: moves, lineages, and the fate of requests whose answers were lost.
 
 use super::*;
 use crate::lease::record::Slot;
@@ -129,7 +129,7 @@ fn a_held_lease_leaves_only_when_its_holder_is_evicted_in_that_step() {
     assert!(matches!(decide(&held, &leave(1, Holder::Stays), START), Decision::Refuse(Refusal::Held { .. })));
     let left = after(&held, &leave(1, Holder::Evicted), START);
     assert!(left.tenure.is_none() && left.epoch > held.epoch);
-    // One that has run out leaves by itself, and is over when the migration is given up.
+    // An expired tenure does not stop the lease from leaving, and is over if the migration is given up.
     let left = after(&held, &leave(1, Holder::Stays), LATE);
     let back = after(&left, &step(1, Step::Stay, Holder::Stays), LATE);
     assert!(back.tenure.is_none() && back.relocation.is_none() && back.epoch == held.epoch);
@@ -166,7 +166,7 @@ fn a_lease_comes_home_and_a_stranger_does_not() {
     let left = after(&stranger, &leave(3, Holder::Evicted), START);
     assert!(matches!(decide(&gone, &arrive(3, &left), LATE), Decision::Refuse(Refusal::Elsewhere(_))));
     assert!(matches!(decide(&here, &arrive(3, &left), LATE), Decision::Refuse(Refusal::OtherLineage { .. })));
-    // A copy of the store that is still in use.
+    // A copy of a store that is still in use.
     assert!(matches!(decide(&here, &arrive(1, &moving), LATE), Decision::Refuse(Refusal::NotMoving { .. })));
 }
 
@@ -182,7 +182,7 @@ fn what_came_up_where_everybody_had_left_gives_way_to_what_comes_home() {
     assert!(matches!(decide(&ghost, &arriving(Newborn::Counts), LATE), Decision::Refuse(Refusal::OtherLineage { .. })));
     let home = after(&ghost, &arriving(Newborn::IsNothing), LATE);
     assert_eq!((home.epoch, home.lineage, home.newborn), (left.epoch, left.lineage, false));
-    // One whose holder did more than acquire had passed the look at the namespace: it counts.
+    // This holder did more than acquire, so it had passed the check of the namespace: its lease counts.
     let claim = Claim { epoch: ghost.epoch, nonce: Nonce::from_u128(7) };
     let proved = after(&ghost, &Request::Renew { claim, ttl: Ttl::MIN, progress: None }, START);
     assert!(matches!(
@@ -199,7 +199,7 @@ fn a_withdrawn_copy_belongs_to_the_store_that_it_came_from() {
     let withdrawn = after(&copy, &step(1, Step::Withdraw, Holder::Stays), LATE);
     let Some(Relocation::Moved { to, .. }) = &withdrawn.relocation else { panic!("{withdrawn:?}") };
     assert_eq!(to.as_str(), "dir:/a");
-    // The next migration brings it again, at the same epoch if nobody had it meanwhile.
+    // The next migration copies it again, at the same epoch if nobody held it meanwhile.
     let back = after(&left, &step(1, Step::Stay, Holder::Stays), LATE);
     let again = after(&back, &leave(2, Holder::Stays), LATE);
     assert_eq!(after(&withdrawn, &arrive(2, &again), LATE).epoch, again.epoch);

@@ -1,4 +1,4 @@
-//! What a notice says, and where it points to.
+//! What a notice says, and where it tells people to look.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_notice_says_what_happened_and_where_to_look() {
     );
 }
 
-/// What is told of a job that failed with this detail, in a store of this place.
+/// The message about a job that failed with this detail, in a store of this place.
 fn told(outcome: Outcome, detail: Option<Detail>, place: Place) -> Notice {
     let mut course = Course::new(rule(&[Cause::Failed, Cause::Lost]));
     course.facts = Facts { place, ..course.facts.with_detail(detail) };

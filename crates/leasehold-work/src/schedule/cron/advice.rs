@@ -1,8 +1,8 @@
-//! What to write instead of lines that other schedulers take and this one does not.
+//! Advice for lines that other schedulers accept and this one does not.
 
 use super::Field;
 
-/// What is said of a line that has more fields than it may have, or one of another kind at its end.
+/// Advice for a line that has too many fields, or one of another kind at its end.
 pub(super) fn on_surplus(fields: &[&str], weekdays: &[&str]) -> Option<String> {
     let (count, sixth, last) = (fields.len(), *fields.get(5)?, *fields.last()?);
     let is_year = |text: &str| text.len() == 4 && text.bytes().all(|b| b.is_ascii_digit());
@@ -21,7 +21,7 @@ pub(super) fn on_surplus(fields: &[&str], weekdays: &[&str]) -> Option<String> {
     }
 }
 
-/// What is said of a range that goes backwards, such as `22-2` or `FRI-MON`.
+/// Advice for a range that goes backwards, such as `22-2` or `FRI-MON`.
 pub(super) fn on_range(part: &str, field: &Field) -> Option<String> {
     let (from, to) = part.split_once('-')?;
     let names: Vec<&str> = field.words.iter().copied().filter(|word| word.len() == 3).collect();

@@ -1,7 +1,7 @@
 //! A cron line: when a job is due, in wall-clock time.
 //!
-//! Promise: a line that parsed comes due some day, and a line that does not parse is refused with the field, the value
-//! and the allowed form. Non-promise: a cron line alone knows no zone; [`super::Schedule`] turns it into instants.
+//! Promise: a valid line comes due some day, and an invalid line is refused with the field, the value and the allowed
+//! form. Non-promise: a cron line alone has no time zone; [`super::Schedule`] turns it into instants.
 
 mod advice;
 mod words;
@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 
-/// The words that stand for a whole line.
+/// Words for a whole line, and the lines that they mean.
 const NICKNAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -30,12 +30,12 @@ struct Field {
     name: &'static str,
     form: &'static str,
     words: &'static [&'static str],
-    /// How many values it has.
+    /// How many values it may have.
     span: u32,
 }
 
 impl Field {
-    /// Its lowest value.
+    /// Its lowest value: 1 for days of the month and months, otherwise 0.
     fn low(&self) -> u32 {
         u32::from(matches!(self.name, "day of month" | "month"))
     }
@@ -82,7 +82,7 @@ pub struct Cron {
     line: Arc<Line>,
 }
 
-/// A line as it was written and as it was parsed.
+/// A line, in its original text and parsed.
 #[derive(PartialEq, Eq)]
 struct Line {
     text: String,
@@ -93,14 +93,14 @@ struct Line {
 static LINES: LazyLock<Mutex<HashMap<String, Weak<Line>>>> = LazyLock::new(Mutex::default);
 
 impl Line {
-    /// The parsed line of another job with this text.
+    /// The parsed line of another job with this text, if any.
     fn shared(text: &str) -> Option<Arc<Line>> {
         LINES.lock().unwrap_or_else(PoisonError::into_inner).get(text)?.upgrade()
     }
 
     fn share(self) -> Arc<Line> {
         let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without this, each reload of a configuration would leave its old lines behind.
+        // Otherwise each reload of a configuration would leave its old lines behind.
         if lines.len() == lines.capacity() {
             lines.retain(|_, line| line.strong_count() > 0);
         }
@@ -111,8 +111,8 @@ impl Line {
 }
 
 impl Cron {
-    /// Whether a field of the time of day begins with `*`. Debian's cron runs such a line whenever the clock on the wall
-    /// shows a time that it names, and only the others are put right when clocks are changed.
+    /// Whether a field of the time of day begins with `*`. Debian's cron runs such a line whenever the local time
+    /// matches; only the other lines are corrected when clocks change.
     pub fn is_wildcard(&self) -> bool {
         let line = expand(&self.line.text);
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -120,12 +120,12 @@ impl Cron {
         fields.iter().take(time_of_day).any(|field| field.starts_with('*'))
     }
 
-    /// The first wall-clock time at or after this one.
+    /// The first local time at or after this one.
     pub(crate) fn at_or_after(&self, civil: DateTime) -> Option<DateTime> {
         self.line.pattern.find_next_occurrence(&civil, true).ok()
     }
 
-    /// The last wall-clock time at or before this one.
+    /// The last local time at or before this one.
     pub(crate) fn at_or_before(&self, civil: DateTime) -> Option<DateTime> {
         self.line.pattern.find_previous_occurrence(&civil, true).ok()
     }
@@ -204,19 +204,19 @@ fn expand(text: &str) -> String {
     known.map_or(text, |(_, line)| *line).to_owned()
 }
 
-/// Reads a line of five or six fields.
+/// Parses a line of five or six fields.
 fn read(line: &str) -> std::result::Result<croner::Cron, croner::errors::CronError> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let parser = || croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed);
     let [.., day, _, weekday] = fields.as_slice() else { return parser().build().parse(line) };
-    // Debian's cron wants a day to be named by both fields when one of them begins with `*`, else by either.
+    // Debian's cron requires a day to match both fields if one of them begins with `*`, otherwise either.
     let both = [day, weekday].iter().any(|field| field.starts_with(['*', '?']));
     let parser = parser().dom_and_dow(both).build();
     if names_last_sunday(weekday) { parser.parse(&format!("{line},0L")) } else { parser.parse(line) }
 }
 
-/// Whether a day-of-week field names the last Sunday of a month. The parser knows that 7 is Sunday too, but forgets it in
-/// `7L` and `5-7#L`.
+/// Whether a day-of-week field names the last Sunday of a month. The parser
+/// accepts 7 for Sunday too, but not in `7L` and `5-7#L`.
 fn names_last_sunday(weekday: &str) -> bool {
     weekday.split(',').filter_map(|part| part.strip_suffix(['L', 'l'])).any(|part| {
         let days = part.split('#').next().unwrap_or(part);
@@ -231,7 +231,7 @@ fn wrong(text: &str, value: &str, field: &Field, what: &str) -> Result<()> {
     Err(Error::invalid("cron", text, format!("{name} `{value}` is wrong: {what}; {form}")))
 }
 
-/// Refuses what the parser would read as something else.
+/// Refuses text that the parser would read as something else.
 fn check_words(text: &str, value: &str, field: &Field) -> Result<()> {
     let refuse = |what: &str| wrong(text, value, field, what);
     for part in value.split(',') {
@@ -244,7 +244,7 @@ fn check_words(text: &str, value: &str, field: &Field) -> Result<()> {
                 return refuse(&format!("`{}` is not a word of it", leasehold_core::printable(word)));
             }
         }
-        // Every 90 minutes is what is meant, and every hour is what it would be.
+        // The user means every 90 minutes, but the line would mean every hour.
         if let Some(step) = part.split_once('/').and_then(|(_, step)| step.parse::<u32>().ok())
             && step > field.span
         {
@@ -258,7 +258,7 @@ fn check_words(text: &str, value: &str, field: &Field) -> Result<()> {
     Ok(())
 }
 
-/// Reads one field alone, so that what is wrong with it is blamed on it.
+/// Parses one field alone, so that its errors are attributed to it.
 fn check_alone(text: &str, value: &str, field: &Field, fields: usize) -> Result<()> {
     let position = FIELDS.iter().position(|f| f.name == field.name).unwrap_or(0) + fields - 6;
     let alone: Vec<&str> = (0..fields).map(|at| if at == position { value } else { "*" }).collect();
@@ -271,7 +271,7 @@ fn check_alone(text: &str, value: &str, field: &Field, fields: usize) -> Result<
     }
 }
 
-/// The parser's message as one lower-case line without its own preface.
+/// The parser's message as one lower-case line without its prefix.
 fn plain(error: &croner::errors::CronError) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("Component error: ").unwrap_or(&text).trim_end_matches('.');
@@ -425,7 +425,7 @@ mod tests {
         ]
     }
 
-    /// A line that is right as a rule, one of the letters that lines have, or anything.
+    /// A line that is usually valid, one of the letters that lines may have, or anything.
     fn text() -> impl Strategy<Value = String> {
         let day = prop_oneof![3 => field(1, 31), 1 => "L|LW|[1-3]?[0-9]W|[1-9]W,[12][0-9],L"];
         let weekday = prop_oneof![3 => field(0, 7), 1 => "[0-7]#[1-5L]|[0-7]L|[0-7]L,[0-7]#[1-5]|[0-7]-7#L"];
@@ -453,7 +453,7 @@ mod tests {
             let from = jiff::tz::TimeZone::UTC.to_datetime(jiff::Timestamp::from_second(from).unwrap());
             let (last, next) = (cron.at_or_before(from), cron.at_or_after(from));
             prop_assert!(last.is_some_and(|last| last <= from) && next.is_some_and(|next| next >= from), "{}", &text);
-            // Nothing lies between the two, from either side.
+            // No due time lies between the two, from either side.
             prop_assert_eq!(next.and_then(|next| cron.at_or_before(next)), next, "{}", &text);
             let before = next.and_then(|next| next.checked_sub(jiff::Span::new().seconds(1)).ok());
             if next != last {

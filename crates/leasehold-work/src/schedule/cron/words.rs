@@ -1,8 +1,8 @@
 //! A cron line in words, for people who check what they wrote.
 //!
-//! Promise: the words say what the parsed line matches, and nothing else: they are made from the sets of values that the
-//! search uses. What has no short form is told field by field. Non-promise: two lines with the same meaning may be worded
-//! differently.
+//! Promise: the words say what the parsed line matches, and nothing else: they are made
+//! from the sets of values that the search uses. A line without a short form is described
+//! field by field. Non-promise: two lines with the same meaning may have different words.
 
 use super::{Cron, expand};
 
@@ -52,7 +52,7 @@ impl Cron {
         format!("{when}, in {}", list(&runs(&months), |month| at(month).to_owned()))
     }
 
-    /// The days on which it is due; none if that is every day.
+    /// The days on which it is due; none for every day.
     fn days(&self) -> Option<String> {
         let line = expand(&self.line.text);
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -63,7 +63,7 @@ impl Cron {
             (true, true) => None,
             (false, true) => Some(format!("on {day} of the month")),
             (true, false) => Some(weekday),
-            // As the parser is told: a field that begins with `*` narrows the other one.
+            // As the parser does it: a field that begins with `*` narrows the other one.
             (false, false) if [day_field, weekday_field].iter().any(|field| field.starts_with(['*', '?'])) => {
                 Some(format!("on days that are both {day} of the month and {}", weekday.trim_start_matches("on ")))
             }
@@ -122,7 +122,7 @@ impl Cron {
     }
 }
 
-/// The times of day, and whether they say nothing of days: `at 03:00` needs a day, `every hour` does not.
+/// The times of day, and whether days must be named too: `at 03:00` needs a day, `every hour` does not.
 fn time(seconds: &[u16], minutes: &[u16], hours: &[u16]) -> (String, bool) {
     let (every_minute, every_hour) = (minutes.len() == 60, hours.len() == 24);
     if seconds != [0] {
@@ -179,7 +179,7 @@ fn every(step: u16, unit: &str) -> String {
     if step == 1 { format!("every {unit}") } else { format!("every {step} {unit}s") }
 }
 
-/// The distance of values that go from the lowest on through the whole field.
+/// The step of values that begin at the lowest and cover the whole field; none if they are not such a series.
 fn steps(values: &[u16], low: u16, high: u16) -> Option<u16> {
     let [first, second, ..] = values else { return None };
     let step = second - first;
@@ -187,7 +187,7 @@ fn steps(values: &[u16], low: u16, high: u16) -> Option<u16> {
     (expected == values).then_some(step)
 }
 
-/// Values that follow one another, as their first and last.
+/// Ranges of consecutive values, as their first and last.
 fn runs(values: &[u16]) -> Vec<(u16, u16)> {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for value in values {
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Reads words of a time of day back, as the set of hours and minutes that they name.
+    /// Parses the words of a time of day, into the set of hours and minutes that they name.
     fn heard(words: &str) -> Vec<(u16, u16)> {
         let numbers = |text: &str| -> Vec<u16> {
             let text = text.replace(" and ", ", ");

@@ -1,7 +1,7 @@
-//! The agenda: which job is to be looked at when.
+//! The agenda: which job to check when.
 //!
-//! Promise: a job is on it once; arming it again moves it, and the earlier time stands. Looking, arming and taking are
-//! logarithmic. Non-promise: it knows no clock.
+//! Promise: each job is on it at most once. Arming it again moves it, and the earlier time counts. Reading, arming and
+//! taking are logarithmic. Non-promise: it reads no clock.
 
 use leasehold_core::Timestamp;
 use std::cmp::Reverse;
@@ -17,12 +17,12 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// An empty agenda for so many jobs.
+    /// An empty agenda for this many jobs.
     pub fn for_jobs(count: usize) -> Self {
         Agenda { heap: BinaryHeap::with_capacity(count), armed: vec![IDLE; count] }
     }
 
-    /// Looks at the job at this time, or earlier if it was to be looked at earlier.
+    /// Schedules a check of the job at this time, or earlier if one was already scheduled earlier.
     pub fn arm(&mut self, job: u32, at: Timestamp) {
         let Some(armed) = self.armed.get_mut(job as usize) else { return };
         if at.as_millis() < *armed {
@@ -38,7 +38,7 @@ impl Agenda {
                 return None;
             }
             self.heap.pop();
-            // An entry that was overtaken by an earlier one of the same job is passed over.
+            // An entry that was replaced by an earlier one of the same job is skipped.
             if let Some(armed) = self.armed.get_mut(job as usize).filter(|armed| **armed == at) {
                 *armed = IDLE;
                 return Some(job);
@@ -47,7 +47,7 @@ impl Agenda {
         None
     }
 
-    /// When the next job is to be looked at, or earlier.
+    /// When to check the next job, or earlier.
     pub fn next(&self) -> Option<Timestamp> {
         self.heap.peek().map(|Reverse((at, _))| Timestamp::from_millis(*at))
     }

@@ -1,7 +1,8 @@
-//! Checking one job: what is due, what is dropped, what is in the way, and what is claimed.
+//! Checking one job: what is due, what is dropped, what blocks it, and what is claimed.
 //!
-//! Promise: whatever is decided is decided on what the store just said, at the store's time; a slot is run only under a
-//! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
+//! Promise: every decision is based on what the store just answered, at the store's
+//! time; a slot is run only under a lease in whose record it was claimed in the
+//! same swap. Non-promise: skips are recorded by whichever scheduler looks first.
 
 use super::{Event, Launcher, Origin, Settings, Start};
 use crate::schedule::due::{Candidate, Dropped, Plan};
@@ -25,7 +26,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// How many jobs ask the store at once.
+/// How many jobs access the store at once.
 const ASKING: usize = 64;
 /// How often a job is decided again when others decide at the same time.
 const MAX_ROUNDS: u32 = 32;
@@ -33,42 +34,43 @@ const MAX_ROUNDS: u32 = 32;
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The longest pause before a slot that could not be started is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often to check whether a run that is in the way has ended.
+/// How often to check whether a run that blocks a slot has ended.
 const POLL: Duration = Duration::from_secs(2);
-/// How soon to retry when as many runs as may are running here.
+/// How soon to retry when the maximum number of runs is running here.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(500);
-/// A store clock that is behind what it should show by more than this, and more than an answer may take, was set back.
+/// If the store's clock is behind its expected time by more than this, which is
+/// more than an answer may take, it was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
 
-/// What was decided about a job.
+/// A decision about a job.
 #[derive(Debug)]
 pub enum Decided {
-    /// This slot is to be claimed now.
+    /// This slot has to be claimed now.
     Due(Slot),
-    /// This slot was claimed under this epoch and is started.
+    /// This slot was claimed under this epoch and is being started.
     Started(Slot, Epoch),
-    /// Somebody asked for a run, which is started under this epoch.
+    /// A run was requested, and is being started under this epoch.
     Requested(Box<Requested>, Epoch),
-    /// The run of this slot under this epoch did not come to its end: its process or its machine died, or it lost its lease.
-    /// It is run again. Whoever lost it while it ran has told of that itself.
+    /// The run of this slot under this epoch did not complete: its process or its machine died, or it lost its lease.
+    /// It is run again. A loss during the run was already reported by that run.
     Interrupted(Slot, Epoch, Outcome),
     /// This slot is not run.
     PassedOver(Slot, Fate),
     /// These slots are not caught up on.
     Dropped(Dropped),
     /// No slot can be run until this one's time has come, or an operator sets the mark back: it was claimed while the
-    /// store's clock was ahead of what it shows now. Told once.
+    /// store's clock was ahead of its present time. Reported once.
     Ahead {
-        /// The slot that is still to come.
+        /// The slot that is still in the future.
         until: Slot,
         /// The store's time.
         now: Timestamp,
     },
-    /// The store or the machine did not do as asked; it is looked at again soon.
+    /// The store or the machine returned an error; the job is checked again soon.
     Trouble(Error),
 }
 
-/// Hears what a scheduler decides.
+/// Is notified of a scheduler's decisions.
 pub trait Watcher: std::fmt::Debug + Send + Sync {
     /// Something was decided about this job.
     fn decided(&self, job: &Job, decided: Decided);
@@ -90,12 +92,12 @@ pub(super) struct Dispatcher {
     told: Mutex<Told>,
 }
 
-/// What was told of a job and is not told again until it changes, and what is still to be found out.
+/// What was reported about jobs and is not repeated until it changes, and which journals are still to be read.
 #[derive(Debug, Default)]
 struct Told {
     trouble: HashMap<LeaseName, String>,
     ahead: HashMap<LeaseName, Slot>,
-    /// Jobs whose journal is to be read before anything is run, whatever the lease's record says.
+    /// Jobs whose journal must be read before anything is run, whatever the lease's record says.
     unread: HashSet<LeaseName>,
 }
 
@@ -105,44 +107,44 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// What stands in the way of a slot.
+/// What blocks a slot.
 enum Readiness {
     Clear,
-    /// Look again at this time.
+    /// Check again at this time.
     Later(Timestamp),
-    /// The slot is left out.
+    /// The slot is not run.
     Over(Fate),
 }
 
-/// The first slot with nothing in its way.
+/// The first slot that nothing blocks.
 enum First {
     Clear(Candidate),
-    /// None; look again at this time, if at any.
+    /// None; check again at this time, if given.
     Later(Option<Timestamp>),
-    /// What was passed over is written down: look again.
+    /// Slots that are not run were recorded: check again.
     Written,
 }
 
 /// Whether a slot was claimed.
 enum Claimed {
     Ours,
-    /// Another was faster.
+    /// Another process was faster.
     NotOurs,
-    /// As many runs as may are running here.
+    /// The maximum number of runs is running here.
     NoSeat,
 }
 
-/// What came of trying to carry out a request.
+/// The result of trying to carry out a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tried {
-    /// It is carried out, here or elsewhere, or nobody will.
+    /// It was carried out, here or elsewhere, or it never will be.
     Settled,
-    /// Perhaps later.
+    /// It may be possible later.
     Again,
 }
 
 impl Tried {
-    /// What a refusal leaves to try. A pause or a drain may end while the request lasts.
+    /// Whether to retry after a refusal. A pause or a drain may end while the request is valid.
     fn after(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::Changed { .. } | Refusal::RequestExpired { .. } => Tried::Settled,
@@ -184,7 +186,7 @@ impl Dispatcher {
         let _ = self.tell.send(event);
     }
 
-    /// The store's clock showed this when it was asked at that moment.
+    /// Notes the store's time in an answer, and when it was asked for.
     pub(super) fn learn(&self, now: Timestamp, asked: Moment) {
         if self.now().saturating_since(now) > SET_BACK {
             self.set_back.store(true, Ordering::SeqCst);
@@ -192,16 +194,16 @@ impl Dispatcher {
         *self.anchor.lock().unwrap_or_else(PoisonError::into_inner) = (now, asked);
     }
 
-    /// Whether the store's clock was found to be set back since this was last asked.
+    /// Whether the store's clock was found to be set back since the last call.
     pub(super) fn was_set_back(&self) -> bool {
         self.set_back.swap(false, Ordering::SeqCst)
     }
 
-    /// What the store's clock shows now, as far as one can tell without asking. It only decides when to look.
+    /// The store's present time, estimated without asking. It only decides when to check.
     pub(super) fn now(&self) -> Timestamp {
         let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = self.clock().now().saturating_since(asked);
-        // Rounded down: a check before its time would find nothing due.
+        // Rounded down: an early check would find nothing due.
         Timestamp::from_millis(now.as_millis().saturating_add(elapsed.as_millis() as u64))
     }
 
@@ -210,7 +212,7 @@ impl Dispatcher {
         asked + at.saturating_since(now)
     }
 
-    /// Settles what is due of this job and says when to look again.
+    /// Settles what is due for this job; returns when to check again.
     pub(super) async fn check(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
         match unless_it_panics(self.settle(job)).await.flatten() {
             Ok(again) => {
@@ -224,7 +226,7 @@ impl Dispatcher {
         }
     }
 
-    /// Tells of trouble, once for as long as it stays the same.
+    /// Reports trouble, once for as long as it stays the same.
     fn trouble(&self, job: &Job, error: Error) {
         let text = error.to_string();
         if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
@@ -232,7 +234,7 @@ impl Dispatcher {
         }
     }
 
-    /// Reads the journals of these jobs before anything of them is run: one that is damaged stops its job.
+    /// Reads the journals of these jobs before any of them is run: a damaged one stops its job.
     pub(super) fn check_journal_of(&self, jobs: impl IntoIterator<Item = LeaseName>) {
         self.told().unread.extend(jobs);
     }
@@ -241,7 +243,7 @@ impl Dispatcher {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of a job whose slots are claimed ahead of their time.
+    /// Reports a job whose slots are claimed ahead of their time.
     fn tell_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
         let Some(until) = ahead else {
             self.told().ahead.remove(&job.name);
@@ -266,13 +268,13 @@ impl Dispatcher {
             }
             dropped.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
             if dropped != plan.due.dropped {
-                // Another was at it too: what is left is decided on what it wrote.
+                // Another process decided at the same time: decide the rest on what it wrote.
                 continue;
             }
             let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
             let next = next.into_iter().chain(recheck(&seen)).min();
             if let (Some(drain), None) = (seen.record.live_drain(seen.now), seen.record.live_tenure(seen.now)) {
-                // It is kept for an operator: what is due is due a little later.
+                // The lease is reserved for an operator: what is due is run a little later.
                 let later = seen.now.plus(POLL).min(drain.until);
                 return Ok(next.into_iter().chain([later]).min());
             }
@@ -296,7 +298,7 @@ impl Dispatcher {
         Ok(Some(self.now().plus(POLL)))
     }
 
-    /// What is to be done by what was seen.
+    /// The plan for what was seen.
     async fn plan(&self, job: &Job, seen: &Inspection) -> Result<Plan> {
         let usual = Plan::without_journal(&job.schedule, &seen.record, job.catch_up, seen.now);
         if let Some(plan) = usual.filter(|_| !self.told().unread.contains(&job.name)) {
@@ -310,12 +312,12 @@ impl Dispatcher {
         Ok(Plan::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
     }
 
-    /// The first slot with nothing in the way; the slot whose run died is the first of all. Those that are passed over
-    /// because of what is in the way are written down.
+    /// The first slot that nothing blocks, beginning with the slot whose run
+    /// died. Slots that are not run because they are blocked are recorded.
     async fn first_clear(&self, job: &Job, plan: &Plan, seen: &Inspection) -> Result<First> {
         let (mut later, mut written) = (None, false);
         if plan.waits_for_resume(&seen.record) && seen.record.live_tenure(seen.now).is_none() {
-            // Nobody tells that it is resumed.
+            // Nothing hints when the job is resumed.
             later = Some(seen.now.plus(POLL));
         }
         for candidate in plan.candidates(&seen.record) {
@@ -323,7 +325,7 @@ impl Dispatcher {
             if candidate.is_recovery {
                 match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
                     (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
-                    // Newer ones wait for it.
+                    // Newer slots wait for it.
                     (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
                     (None, _) => return Ok(First::Clear(candidate)),
                 }
@@ -348,7 +350,8 @@ impl Dispatcher {
         Ok(if written { First::Written } else { First::Later(later) })
     }
 
-    /// Claims the slot in the same swap as the lease and starts it, perhaps after a run of it that was interrupted.
+    /// Claims the slot in the same swap as the lease and starts it.
+    /// `interrupted` is the epoch of an interrupted run of it.
     async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim, interrupted: Option<Epoch>) -> Result<Claimed> {
         let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
         let ask = Ask { slot: Some(claim), ..self.ask(job) };
@@ -371,7 +374,7 @@ impl Dispatcher {
         Ask::new(HolderId::new(self.settings.label.clone()), job.ttl.unwrap_or(self.settings.ttl))
     }
 
-    /// Carries out a request for a run, unless another has, or it is over.
+    /// Carries out a request for a run, unless another process has, or it is over.
     pub(super) async fn try_request(self: &Arc<Self>, job: &Arc<Job>, request: &Requested) -> Tried {
         match unless_it_panics(self.carry_out(job, request)).await.flatten() {
             Ok(tried) => tried,
@@ -405,7 +408,8 @@ impl Dispatcher {
             match unless_it_panics(dispatcher.launcher.launch(&start)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    // Nothing was started: the slot stays open, for us or for another, unless the launcher has settled it.
+                    // Nothing was started: the slot stays open, for us or for
+                    // others, unless the launcher has settled it.
                     let released = dispatcher.coordinator.release(&start.grant, Outcome::NotStarted).await;
                     if !matches!(released, Ok(Released::Already(_))) {
                         let end = RunEnd::NOT_STARTED.because(&error.to_string());
@@ -413,7 +417,7 @@ impl Dispatcher {
                     }
                     dispatcher.trouble(&start.job, error);
                 }
-                // What it started, if anything, is still running or is found to have died.
+                // What it started, if anything, is still running or will be found dead.
                 Err(error) => dispatcher.trouble(&start.job, error),
             }
             dispatcher.send(Event::Ended { name });
@@ -421,20 +425,21 @@ impl Dispatcher {
     }
 }
 
-/// Whether the last run of the newest slot was ended on an operator's request.
+/// Whether the last run of the newest slot ended on an operator's request.
 fn was_drained(record: &Ownership) -> bool {
     let of = |transfer: &&Arc<Transfer>| record.slot.is_some_and(|mark| mark.epoch == transfer.epoch);
     record.transfers.iter().find(of).is_some_and(|transfer| transfer.outcome == Some(Outcome::Drained))
 }
 
-/// When a slot that could not be started is tried again, by us or by another: the pause grows with each time in a row. It is
-/// reckoned by the record alone, so that many machines, or one that was started anew, try no more often than one.
+/// When a slot that could not be started is tried again, by us or by others. The
+/// pause grows with each failure in a row. It is computed from the record alone,
+/// so that many machines, or one that was restarted, try no more often than one.
 fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
     let is_one =
         |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
     let times = record.transfers.iter().rev().take_while(is_one).count();
     let last = record.transfers.last().filter(|_| times > 0)?;
-    // Those before the ones that the record still has may have been archived.
+    // Transfers before those in the record may have been archived.
     let is_all = times == record.transfers.len() && record.archived > Epoch::ZERO;
     let pause = RETRY_AFTER.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
     let pause = if is_all { LONGEST_PAUSE } else { pause };
@@ -455,19 +460,19 @@ async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
     })
 }
 
-/// When to check whether a run that is still running has died.
+/// When to check whether the present run has died.
 fn recheck(seen: &Inspection) -> Option<Timestamp> {
     let is_running = seen.record.slot.is_some_and(|mark| mark.state == SlotState::Running);
     seen.record.live_tenure(seen.now).filter(|_| is_running).map(|tenure| tenure.deadline)
 }
 
-/// What stands in the way of this slot.
+/// What blocks this slot.
 fn readiness(job: &Job, slot: Slot, seen: &Inspection) -> Readiness {
     let now = seen.now;
     if let Some(tenure) = seen.record.live_tenure(now) {
         let waited = now.saturating_since(slot.0.plus(job.delay(slot)));
         return match job.busy {
-            // It came due while a run was going on. What was due before that run began waits for its turn.
+            // It came due during a run. Slots that were due before that run began wait for their turn.
             Busy::Skip if slot.0 > tenure.granted_at => Readiness::Over(Fate::SkippedOverlap),
             Busy::Wait(limit) if waited >= limit && slot.0 > tenure.granted_at => Readiness::Over(Fate::SkippedOverlap),
             Busy::Retry(pause) if waited >= pause && slot.0 > tenure.granted_at => {

@@ -1,8 +1,8 @@
-//! The scheduler: checks each job when a slot of it comes due, and runs what it may.
+//! The scheduler: checks each job when one of its slots comes due, and runs what it may.
 //!
-//! Promise: it decides by the store's clock and the store's records only, so any number of schedulers, on machines whose
-//! clocks agree or not, run each slot once between them; it holds no state that a crash could lose. Non-promise: a slot
-//! starts when a machine is there to start it, not before; a command may be started again when its machine died.
+//! Promise: it decides only by the store's clock and records, so any number of schedulers, whether their machines'
+//! clocks agree or not, together run each slot once. It holds no state that a crash could lose. Non-promise: a slot
+//! starts when a machine is there to start it, not before; a command may be started again if its machine died.
 
 mod agenda;
 mod dispatch;
@@ -25,18 +25,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
-/// How often the store's clock is asked for when nothing else asks, and with it for requests of runs: a watch on those is only a
-/// hint.
+/// How often the store's time is requested when nothing else requests it,
+/// together with the requests for runs, because a watch on those is only a hint.
 const RESYNC: Duration = Duration::from_secs(10);
-/// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
+/// From this many jobs on, the store is read shelf by shelf at the start instead of job by job.
 const MANY: usize = 256;
 const PAGE: usize = 500;
-/// How many jobs are checked at once: a check takes a few kilobytes, and there may be 100,000 jobs.
+/// How many jobs are checked at once. A check takes a few kilobytes, and there may be 100,000 jobs.
 const MAX_CHECKS: usize = 256;
 
 /// A task that checks jobs, one after the other, for as long as the scheduler runs.
 ///
-/// A task of its own for each job would be made and dropped 100,000 times, and what is kept of each job would come to lie
+/// A task for each job would be created and dropped 100,000 times, and the lasting data of each job would be allocated
 /// in the gaps: that took three times the memory.
 #[derive(Debug)]
 struct Checker(mpsc::UnboundedSender<Check>);
@@ -49,14 +49,14 @@ struct Check {
     index: u32,
 }
 
-/// A slot that was claimed and is to be run.
+/// A job to run, with its lease.
 #[derive(Debug)]
 pub struct Start {
     /// The job.
     pub job: Arc<Job>,
     /// The slot.
     pub slot: Slot,
-    /// The lease, with the slot claimed in it. To be released with the outcome by whoever runs the job.
+    /// The lease, with the slot claimed in it. The launcher releases it with the outcome.
     pub grant: Grant,
     /// Why it is run.
     pub origin: Origin,
@@ -67,7 +67,7 @@ pub struct Start {
 pub enum Origin {
     /// Its slot is due, and was claimed with the lease.
     Slot,
-    /// Somebody asked for it. The slot is the moment at which the lease was granted, and was not claimed.
+    /// An operator requested it. The slot is the moment at which the lease was granted, and was not claimed.
     Request,
 }
 
@@ -75,7 +75,7 @@ pub enum Origin {
 #[async_trait]
 pub trait Launcher: std::fmt::Debug + Send + Sync {
     /// Runs the job under its lease, releases the lease, and returns when that is done. An error means that nothing was
-    /// started; the scheduler gives the lease back, and the slot stays open.
+    /// started; the scheduler then releases the lease, and the slot stays open.
     async fn launch(&self, start: &Start) -> Result<()>;
 }
 
@@ -91,26 +91,26 @@ enum Order {
 pub struct Steering(mpsc::UnboundedSender<Order>);
 
 impl Steering {
-    /// Schedules these jobs from now on. Runs that are under way are left alone.
+    /// Schedules these jobs from now on. Present runs continue.
     pub fn replace(&self, jobs: Vec<Arc<Job>>) {
         let _ = self.0.send(Order::Replace(jobs));
     }
 
-    /// Takes on nothing new; the scheduler ends when its last run does.
+    /// Starts nothing new; the scheduler ends when its last run does.
     pub fn drain(&self) {
         let _ = self.0.send(Order::Drain);
     }
 }
 
-/// What a task that checked a job, or ran it, reports.
+/// A report of a task that checked or ran a job.
 pub(crate) enum Event {
-    /// A job was checked; again at this time.
+    /// A job was checked; check again at this time.
     Checked { checker: usize, generation: u64, index: u32, again: Option<Timestamp> },
     /// A run of it began.
     Began,
-    /// A run of it is over.
+    /// A run ended.
     Ended { name: LeaseName },
-    /// It was tried to carry this request out.
+    /// This request was tried.
     Tried { request: Nonce, tried: Tried },
 }
 
@@ -125,7 +125,7 @@ pub struct Scheduler {
     agenda: Agenda,
     generation: u64,
     checkers: Vec<Checker>,
-    /// Those that have nothing to do.
+    /// Checkers that have nothing to do.
     idle: Vec<usize>,
     running: usize,
     draining: bool,
@@ -137,14 +137,14 @@ pub struct Scheduler {
 #[derive(Debug)]
 struct SeenRequests {
     verbs: Arc<dyn JobVerbs>,
-    /// Those that are carried out or refused for good, or are being tried.
+    /// Requests that were carried out, were refused for good, or are being tried.
     settled: HashSet<Nonce>,
     /// How many are being tried.
     trying: usize,
 }
 
 impl Scheduler {
-    /// A scheduler of these jobs, with at most so many runs at once.
+    /// A scheduler of these jobs, with at most `settings.max_running` runs at once.
     pub fn new(
         verbs: impl JobVerbs + 'static,
         jobs: Vec<Arc<Job>>,
@@ -177,7 +177,7 @@ impl Scheduler {
         (scheduler, Steering(steer))
     }
 
-    /// Shows whether the loop turns, while it runs.
+    /// Shows whether the main loop is alive, while it runs.
     pub fn pulse(&self) -> Pulse {
         self.pulse.clone()
     }
@@ -189,7 +189,7 @@ impl Scheduler {
         self.jobs = jobs;
     }
 
-    /// Runs until it is told to drain and the last run has ended. Fails only if the store cannot be read at the start.
+    /// Runs until it is drained and the last run has ended. Fails only if the store cannot be read at the start.
     pub async fn run(mut self) -> Result<()> {
         let (now, asked) = self.ask_time().await?;
         self.dispatcher.learn(now, asked);
@@ -200,12 +200,12 @@ impl Scheduler {
         let mut resync = clock.now();
         loop {
             self.pulse.beat(clock.now());
-            // A check or a request may be about to start one.
+            // A check or a request may be about to start a run.
             if self.draining && self.running == 0 && self.checking() == 0 && self.requests.trying == 0 {
                 return Ok(());
             }
             if self.dispatcher.was_set_back() {
-                // What lies between is due again, as far as it was not run.
+                // Slots in the time that was set back are due again, unless they were run.
                 self.arm_next(self.dispatcher.now());
             }
             if !self.draining {
@@ -218,12 +218,12 @@ impl Scheduler {
                 order = self.orders.recv() => match order {
                     Some(Order::Replace(jobs)) => {
                         self.take(jobs);
-                        // If the store is away now, each job tries it again.
+                        // If the store is unreachable now, each job tries again by itself.
                         if self.survey().await.is_err() {
                             self.arm_all();
                         }
                     }
-                    // The other end is gone.
+                    // The other end was dropped.
                     Some(Order::Drain) | None => self.draining = true,
                 },
                 () = heard.notified() => self.look_for_requests().await,
@@ -241,7 +241,7 @@ impl Scheduler {
         self.checkers.len() - self.idle.len()
     }
 
-    /// Checks what is due by now, so many at once.
+    /// Starts checks of the jobs that are due, up to [`MAX_CHECKS`] at once.
     fn start_due(&mut self) {
         let now = self.dispatcher.now();
         while self.checking() < MAX_CHECKS {
@@ -255,7 +255,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds a checker.
+    /// Starts one more checker; returns its index.
     fn add_checker(&mut self) -> usize {
         let (tell, mut checks) = mpsc::unbounded_channel::<Check>();
         let (dispatcher, checker) = (self.dispatcher.clone(), self.checkers.len());
@@ -297,23 +297,23 @@ impl Scheduler {
     }
 
     fn wake_at(&self) -> Option<Moment> {
-        // When all checkers are busy, the first that is free reports it.
+        // When all checkers are busy, the next check starts when one reports.
         let next = self.agenda.next().filter(|_| !self.draining && self.checking() < MAX_CHECKS)?;
         Some(self.dispatcher.moment_of(next))
     }
 
-    /// Asks the store for the time.
+    /// Requests the store's time.
     async fn ask_time(&self) -> Result<(Timestamp, Moment)> {
         let asked = self.dispatcher.clock().now();
         Ok((self.dispatcher.coordinator().now().await?, asked))
     }
 
-    /// Reads the requests for runs, and the store's time with them, and carries out those for jobs of this machine. One that
-    /// cannot be carried out now is tried again at the next look.
+    /// Reads the requests for runs, together with the store's time, and carries out those for jobs of this machine. A
+    /// request that cannot be carried out now is tried again next time.
     async fn look_for_requests(&mut self) {
         let asked = self.dispatcher.clock().now();
         let Ok((requests, now)) = self.requests.verbs.run_requests().await else {
-            // What is wrong with them is wrong with no job: the time is still needed.
+            // An error in the requests concerns no job: the time is still needed.
             if let Ok((now, asked)) = self.ask_time().await {
                 self.dispatcher.learn(now, asked);
             }
@@ -354,8 +354,8 @@ impl Scheduler {
         }
     }
 
-    /// Finds out which jobs have something to catch up on. A few are looked at one by one; of many, only those that two
-    /// readings of the store show to be open.
+    /// Finds out which jobs have something to catch up on. If there are few jobs, each is checked. Of many, only those
+    /// that may have open slots according to two listings of the store.
     async fn survey(&mut self) -> Result<()> {
         if self.jobs.len() < MANY {
             self.dispatcher.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
@@ -368,7 +368,7 @@ impl Scheduler {
             let (page, more) = self.dispatcher.journals().list(after.as_ref(), PAGE).await?;
             after = page.last().map(|(name, _)| name.clone());
             for (name, journal) in page {
-                // A damaged one is read, reported and tried again with its own job.
+                // A damaged journal is read again, reported and retried with its own job.
                 let journal = match journal {
                     Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
                     Err(_) => {
@@ -417,13 +417,13 @@ impl Scheduler {
     }
 }
 
-/// What holds for all jobs of a scheduler.
+/// Settings for all jobs of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long a lease lasts unless renewed, where a job does not say.
+    /// How long a lease lasts unless renewed, if the job does not say.
     pub ttl: Ttl,
-    /// What the scheduler calls itself as a holder.
+    /// The label of the scheduler as a holder.
     pub label: Option<Label>,
-    /// How many runs at once.
+    /// The most runs at once.
     pub max_running: usize,
 }

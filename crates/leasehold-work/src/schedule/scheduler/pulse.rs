@@ -1,11 +1,11 @@
-//! Whether a scheduler's loop turns: for watchdogs and for those who ask whether it would run jobs.
+//! Whether a scheduler's main loop is alive: for watchdogs and for readiness checks.
 
 use leasehold_core::clock::{Clock, Moment};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// When a scheduler's loop last turned. It turns at least twice a minute, whatever there is to do. Clones share it.
+/// When a scheduler's main loop last turned. It turns at least twice a minute, even if nothing is due. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Pulse {
     last: Arc<Mutex<Option<Moment>>>,
@@ -24,12 +24,12 @@ impl Pulse {
         }
     }
 
-    /// Waits until it has read the store, and turns for the first time.
+    /// Waits until the scheduler has read the store and its loop turns for the first time.
     pub async fn started(&self) {
         let _ = self.started.subscribe().wait_for(|started| *started).await;
     }
 
-    /// How long ago it last turned; none if it has not started.
+    /// How long ago the loop last turned; none if it has not started.
     pub fn age(&self, clock: &dyn Clock) -> Option<Duration> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.map(|last| clock.now().saturating_since(last))
