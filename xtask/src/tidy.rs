@@ -72,6 +72,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     checklist(root, "guards", &mut complaints);
     decisions(root, &mut complaints);
     links(root, &mut complaints);
+    named_rooms(root, &mut complaints);
     track_record(root, &mut complaints);
     switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
@@ -80,6 +81,25 @@ pub fn complaints(root: &Path) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// A reader of ARCHITECTURE.md finds every file and folder at the top of a crate's sources.
+fn named_rooms(root: &Path, complaints: &mut Vec<String>) {
+    let page = read(&root.join("ARCHITECTURE.md"));
+    let words: BTreeSet<&str> = page.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    for path in files(root, &["crates"], "rs") {
+        let place = path.strip_prefix(root.join("crates")).unwrap_or(&path);
+        let parts: Vec<&str> = place.iter().filter_map(|part| part.to_str()).collect();
+        if let [package, "src", top, ..] = parts[..]
+            && let name = top.strip_suffix(".rs").unwrap_or(top)
+            && !words.contains(name)
+            && !name.contains("tests")
+            && !["lib", "main"].contains(&name)
+        {
+            let complaint = format!("ARCHITECTURE.md: say where crates/{package}/src/{top} belongs");
+            complaints.extend((complaints.last() != Some(&complaint)).then_some(complaint));
+        }
+    }
 }
 
 fn layers(root: &Path, complaints: &mut Vec<String>) {
@@ -150,10 +170,10 @@ fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
     if !text.starts_with("//!") {
         complain("open with a `//!` sentence: its noun, its promise, its non-promise");
     }
-    let lines = without_tests(&text).len();
+    let code = without_tests(&text);
     let is_test = place.contains("/tests/");
-    if lines > MAX_LINES && !is_test {
-        complain(&format!("{lines} lines; split it by idea (at most {MAX_LINES})"));
+    if code.len() > MAX_LINES && !is_test {
+        complain(&format!("{} lines; split it by idea (at most {MAX_LINES})", code.len()));
     }
     for (at, line) in text.lines().enumerate() {
         let at = at + 1;
@@ -172,13 +192,12 @@ fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
         }
     }
     if !is_test {
-        long_functions(&place, code, complaints);
+        long_functions(&place, &code, complaints);
     }
 }
 
 /// Functions by indentation: rustfmt puts a function's closing brace under its first word.
-fn long_functions(place: &str, code: &str, complaints: &mut Vec<String>) {
-    let lines: Vec<&str> = code.lines().collect();
+fn long_functions(place: &str, lines: &[&str], complaints: &mut Vec<String>) {
     for (at, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let visible =
