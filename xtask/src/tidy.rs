@@ -440,7 +440,7 @@ mod tests {
     fn a_long_function_is_noticed() {
         let code = format!("fn long() {{\n{}}}\n", "    work();\n".repeat(MAX_FUNCTION_LINES));
         let mut found = Vec::new();
-        long_functions("x.rs", &code, &mut found);
+        long_functions("x.rs", &code.lines().collect::<Vec<_>>(), &mut found);
         assert_eq!(found.len(), 1);
     }
 }
