@@ -65,7 +65,6 @@ impl<'a> Plan<'a> {
             (None, None) => Busy::Skip,
         };
         let output = if args.progress_output { Output::Counts } else { Output::Ignored };
-        let evidence = Evidence::new(output, args.progress_file);
         let adopt = if args.slot.adopt {
             Some(context.token(None)?)
         } else {
@@ -89,7 +88,7 @@ impl<'a> Plan<'a> {
             leases,
             seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
             busy,
-            progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            progress: progress_timeout.map(|timeout| (timeout, Evidence::new(output, args.progress_file))),
             keeping: if args.keep_output { settings.keeping_or_say() } else { None },
             prefixes: args.prefix_output,
             max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
