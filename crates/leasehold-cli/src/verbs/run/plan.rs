@@ -144,17 +144,23 @@ impl<'a> Plan<'a> {
         (keep, gathered.or_else(|| self.tells_output.then(|| Gathered::new(None))))
     }
 
-    /// What becomes of the output of a run under this lease.
-    pub fn capture(&self, lease: &LeaseName, gathered: Option<&Gathered>) -> Capture {
-        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
-        let prefix = self.prefixes.then(|| kept::prefix(lease));
-        Capture { evidence, prefix, gathered: gathered.cloned() }
+    /// What becomes of the output of a run under this lease; none if it does not pass through us.
+    pub fn capture(&self, lease: &LeaseName, gathered: Option<&Gathered>) -> Option<Capture> {
+        self.pipes_output().then(|| {
+            let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
+            let prefix = self.prefixes.then(|| kept::prefix(lease));
+            Capture { evidence, prefix, gathered: gathered.cloned() }
+        })
+    }
+
+    /// Whether the command's output passes through us.
+    fn pipes_output(&self) -> bool {
+        let is_evidence = self.progress.as_ref().is_some_and(|(_, evidence)| evidence.wants_output());
+        self.prefixes || self.keeping.is_some() || self.tells_output || is_evidence
     }
 
     pub fn stand_by(&self) -> Result<Standby> {
-        let is_gathered = self.keeping.is_some() || self.tells_output;
-        let is_piped = is_gathered || self.capture(&self.leases[0], None).wants_output();
-        let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+        let output = if self.pipes_output() { Piping::Piped } else { Piping::Inherited };
         Standby::start(self.command.clone(), &self.settings.store.value.portable(), Feed { output, ..Feed::default() })
     }
 }
