@@ -22,7 +22,7 @@ pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
 pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
-pub use help::{arranged, is_hook, page, with_hint};
+pub use help::{arranged, page, with_hint};
 pub use monitoring::{LabelledLeases, Monitoring};
 pub use notify::{Notify, NotifyVerb};
 pub use operate::{Advance, Draining, Forget, HandOff, NewHolder, Operate, Order, Revoke};
