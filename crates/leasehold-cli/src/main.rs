@@ -4,7 +4,6 @@ mod args;
 mod bar;
 mod config;
 mod context;
-mod environment;
 mod exit;
 mod guards;
 mod interrupt;
