@@ -3,7 +3,7 @@
 //! Promise: they are told in the background, and after the lease was given back for [`AFTER_RUN`] at most, until a signal
 //! comes. Whatever goes wrong with them, the run's exit code is its own.
 
-use crate::config::{Settings, blame_flag, variable};
+use crate::config::{Settings, flag_or_variable};
 use crate::exit::Exit;
 use crate::kept;
 use crate::notify::{AFTER_RUN, Notifier, NotifyTables, Told as Rules, place};
@@ -24,11 +24,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    pub fn new(ping: Option<&str>, settings: &Settings) -> Result<Self> {
-        let ping = match ping {
-            Some(url) => Some(PingUrl::parse(url).map_err(|e| blame_flag(e, "--ping"))?),
-            None => variable(ping::VARIABLE, "ping", PingUrl::parse)?,
-        };
+    pub fn new(ping: &Option<String>, settings: &Settings) -> Result<Self> {
+        let ping = flag_or_variable(ping, "ping", ping::VARIABLE, PingUrl::parse)?;
         let tables = Some(&settings.notify).filter(|tables| !tables.tables.is_none());
         let rules = tables.map(NotifyTables::read_or_say).filter(|rules| !rules.is_empty());
         Ok(Listeners { ping, notify: rules.map(|rules| (rules, place(settings))) })

@@ -77,12 +77,12 @@ impl<'a> Plan<'a> {
             let message = "--guard and --or do not go together: a guarded resource admits one lease only";
             return Err(Error::new(Kind::Invalid, message));
         }
-        let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
+        let fences = guards::fence_namespace(&args.fence_namespace)?;
         let namespace = fences.clone().unwrap_or_default();
         if adopt.is_none() {
             settings.deadlines(settings.ttl.value)?;
         }
-        let listeners = Listeners::new(args.ping.as_deref(), settings)?;
+        let listeners = Listeners::new(&args.ping, settings)?;
         Ok(Plan {
             tells_output: listeners.want_output(&leases, settings),
             leases,
