@@ -4,7 +4,6 @@
 //! are that command's own.
 
 use crate::args::Common;
-use crate::environment::environment;
 use crate::kept::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::log::{self, Format, Levels};
 use crate::notify::NotifyTables;
@@ -13,7 +12,9 @@ use crate::run_context::RunContext;
 use crate::supervise::deadlines::Deadlines;
 use crate::toml_text::RawTables;
 pub use crate::toml_text::parse_toml;
-use leasehold_core::{Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration};
+use leasehold_core::{
+    Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration, secret,
+};
 use leasehold_server::status::Address;
 use leasehold_stores::StoreUrl;
 use rustix::fs::OFlags;
@@ -32,6 +33,8 @@ const DEFAULT_TTL: Duration = Duration::from_secs(90);
 /// Of a run whose output is longer, the beginning and the end are kept.
 const DEFAULT_OUTPUT_SIZE: kept::Size = kept::Size(8 << 20);
 const DEFAULT_OUTPUT_RUNS: u64 = 50;
+/// Variables that may hold a secret. Each can name a file that has it instead, by its name and `_FILE`.
+const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PING"];
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -423,6 +426,26 @@ pub fn flag_or_variable<T>(
     let no_files = Files(Vec::new());
     let found = no_files.pick(flag, field, variable, |_| None, |text, _| parse(text))?;
     Ok(found.map(|setting| setting.value))
+}
+
+/// What a variable says; an empty one is how people unset it for a single command.
+fn environment(variable: &str) -> Result<Option<String>> {
+    match std::env::var(variable) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")))
+        }
+        text => match text.ok().filter(|text| !text.is_empty() && !is_unexpanded(text, variable)) {
+            None if SECRETS.contains(&variable) => secret::in_file_of(variable),
+            text => Ok(text),
+        },
+    }
+}
+
+/// Whether a host has left its own `$NAME` or `${NAME}` in place of a variable that it does not have.
+pub fn is_unexpanded(text: &str, variable: &str) -> bool {
+    let name = text.strip_prefix('$').map(|rest| rest.trim_start_matches('{').trim_start_matches("env:"));
+    name.and_then(|name| name.strip_prefix(variable))
+        .is_some_and(|rest| rest.trim_end_matches('}').trim_end_matches(":-").is_empty())
 }
 
 /// What a variable that is no setting says, parsed.

@@ -1,6 +1,6 @@
 //! A guarded resource as a flag names it: one row per kind of guard.
 
-use crate::config::{blame_flag, variable};
+use crate::config::flag_or_variable;
 use crate::targets;
 use leasehold_core::guard::{Adopt, Guard, Policy};
 use leasehold_core::{Error, Kind, LeaseName, Result};
@@ -17,11 +17,8 @@ const FORMS: &str = "file:PATH, folder:PATH, git:REMOTE, sqlite:PATH, postgres:/
 pub const FENCE_NAMESPACE: &str = "LEASEHOLD_FENCE_NAMESPACE";
 
 /// Where the fences on git remotes are: as the flag says, or else the environment that `run` set.
-pub fn fence_namespace(flag: Option<&str>) -> Result<Option<FenceNamespace>> {
-    if let Some(text) = flag {
-        return text.parse().map(Some).map_err(|e| blame_flag(e, "--fence-namespace"));
-    }
-    variable(FENCE_NAMESPACE, "fence_namespace", str::parse)
+pub fn fence_namespace(flag: &Option<String>) -> Result<Option<FenceNamespace>> {
+    flag_or_variable(flag, "fence_namespace", FENCE_NAMESPACE, str::parse)
 }
 
 /// The guard of the resource that `text` names. Nothing is touched.
@@ -45,7 +42,7 @@ pub fn parse_with(text: &str, namespace: &FenceNamespace) -> Result<Arc<dyn Guar
 
 /// The guard of the resource that `text` names, for an operator who gives it to this lease. Nothing is touched.
 pub fn adoptable(text: &str, lease: &LeaseName) -> Result<Arc<dyn Adopt>> {
-    if let Some(guard) = addressed(text, &fence_namespace(None)?.unwrap_or_default(), Some(lease))? {
+    if let Some(guard) = addressed(text, &fence_namespace(&None)?.unwrap_or_default(), Some(lease))? {
         return Ok(guard);
     }
     // What is no resource at all is called so.

@@ -4,7 +4,6 @@ mod args;
 mod bar;
 mod config;
 mod context;
-mod environment;
 mod exit;
 mod guards;
 mod interrupt;
@@ -51,9 +50,23 @@ fn main() -> ExitCode {
         }
         _ => stopping::hold_back(),
     }
-    let exit = if args::is_hook(&words) { verbs::hook::fail_closed(|| begin(&words)) } else { begin(&words) };
+    let exit = if is_hook(&words) { verbs::hook::fail_closed(|| begin(&words)) } else { begin(&words) };
     log::finish();
     exit.into()
+}
+
+/// Whether these words are of a hook, as far as that can be told before they are understood.
+fn is_hook(words: &[OsString]) -> bool {
+    const WITH_VALUE: [&str; 4] = ["--store", "--context", "--log", "--log-format"];
+    let mut words = words.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some(flag) if WITH_VALUE.contains(&flag) => drop(words.next()),
+            Some(flag) if flag.starts_with('-') => {}
+            verb => return verb == Some("hook"),
+        }
+    }
+    false
 }
 
 /// Does what the words say.

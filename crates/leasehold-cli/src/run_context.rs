@@ -7,8 +7,7 @@
 //! password, but says where that is. It is read only where the variable or `--context` names it, and never if somebody else
 //! could have written it. Non-promise: it does not outlive its run, and it is a copy: the store decides.
 
-use crate::config::{Setting, Settings, Source};
-use crate::environment::is_unexpanded;
+use crate::config::{Setting, Settings, Source, is_unexpanded};
 use crate::private_folder::{PrivateFolder, sweep};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind, LeaseName, Nonce, Result, Slot, Token};

@@ -171,20 +171,6 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Whether these words are of a hook, as far as that can be told before they are understood.
-pub fn is_hook(words: &[OsString]) -> bool {
-    const WITH_VALUE: [&str; 4] = ["--store", "--context", "--log", "--log-format"];
-    let mut words = words.iter().skip(1);
-    while let Some(word) = words.next() {
-        match word.to_str() {
-            Some(flag) if WITH_VALUE.contains(&flag) => drop(words.next()),
-            Some(flag) if flag.starts_with('-') => {}
-            verb => return verb == Some("hook"),
-        }
-    }
-    false
-}
-
 /// Adds to an error what was most likely meant.
 pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> (clap::Error, Option<String>) {
     if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) {

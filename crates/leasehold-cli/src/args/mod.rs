@@ -7,14 +7,18 @@ mod data;
 mod examples;
 mod git;
 mod help;
+mod hold;
+mod look;
 mod meant;
 mod monitoring;
 mod notify;
 mod operate;
 mod queue;
+mod run;
 mod schedule;
 #[cfg(feature = "server")]
 mod server;
+mod setup;
 
 pub use agents::{Agents, AgentsInstall, AgentsPrint, AgentsVerb, Hook, HookFlags, HookHost, Host};
 #[cfg(feature = "http")]
@@ -22,17 +26,20 @@ pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
 pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
-pub use help::{arranged, is_hook, page, with_hint};
+pub use help::{arranged, page, with_hint};
+pub use hold::{Acquire, Progress, Release, Renew};
+pub use look::{Check, History, Ls, Name, Stats};
 pub use monitoring::{LabelledLeases, Monitoring};
 pub use notify::{Notify, NotifyVerb};
 pub use operate::{Advance, Draining, Forget, HandOff, NewHolder, Operate, Order, Revoke};
 pub use queue::*;
-pub use schedule::{Backfill, Import, Init, Install, Logs, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
+pub use run::{Run, RunSlot};
+pub use schedule::{Backfill, Import, Init, Install, Logs, Next, Runs, Schedule, ScheduleRun, ScheduleVerb};
 #[cfg(feature = "server")]
 pub use server::{KeyArgs, KeyCreate, KeyExchange, KeyRevoke, KeyRotate, KeyVerb, Serve};
+pub use setup::{Completions, Doctor, Man, Migrate};
 
 use clap::{Args, Parser, Subcommand};
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 const ABOUT: &str = "Lets many background jobs share work safely: a lease decides who may try, a fence decides whose \
@@ -235,287 +242,6 @@ Examples:\n  \
     Completions(Completions),
     /// Print a manual page, or write all of them
     Man(Man),
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  leasehold run nightly -- ./backup.sh
-  leasehold run nightly --ttl 2m --wait 10m -- ./backup.sh
-  leasehold run gpu --limit 2 -- ./train.sh
-  leasehold run nightly --slot '0 3 * * *' --tz Europe/Berlin -- ./backup.sh
-  leasehold run report --guard file:out.json -- sh -c './report >new && leasehold write out.json --from new'
-
-The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
-environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. LEASEHOLD_CONTEXT names a file that
-has them too, for programs that do not get the others. If the lease is lost, every process of the command is ended before anybody
-else can start.")]
-pub struct Run {
-    /// The lease
-    pub name: String,
-    /// How long the lease lasts without renewal (1s to 24h); renewed every third of it [default: the setting `ttl`, or 90s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub ttl: Option<String>,
-    /// What this holder calls itself [default: the machine's name]
-    #[arg(long, value_name = "TEXT")]
-    pub label: Option<String>,
-    /// When it is held: wait up to this long for it
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, conflicts_with = "retry_after")]
-    pub wait: Option<String>,
-    /// When it is held: try once more after this long
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub retry_after: Option<String>,
-    /// When it is held: take this lease instead (repeatable)
-    #[arg(long = "or", value_name = "NAME", conflicts_with = "limit")]
-    pub or: Vec<String>,
-    /// Let up to this many run at once, each with its own lease: NAME, NAME/seat-2, ...
-    #[arg(long, value_name = "N", value_parser = within::<1, 1000>)]
-    pub limit: Option<u32>,
-    /// Skip the run if the last one began less than this long ago, whoever ran it and however it ended; --wait does not wait for
-    /// that
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = ["or", "limit", "token", "slot", "slot_at"])]
-    pub min_interval: Option<String>,
-    /// The exit code when the run is skipped [default: 0]
-    #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
-    pub held_exit_code: Option<String>,
-    /// How long the command has between SIGTERM and SIGKILL when the lease is lost [default: a sixth of the TTL, at most 10s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub grace: Option<String>,
-    /// Give the lease up when there was no progress for this long (a `leasehold progress` call counts)
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub progress_timeout: Option<String>,
-    /// Count the command's output as progress
-    #[arg(long, requires = "progress_timeout")]
-    pub progress_output: bool,
-    /// Count a change of this file as progress (repeatable)
-    #[arg(long, value_name = "PATH", requires = "progress_timeout")]
-    pub progress_file: Vec<PathBuf>,
-    /// Stop the command after this long, whatever it does
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub max_runtime: Option<String>,
-    /// Shut older holders out of this resource before the command starts: file:PATH, folder:PATH, git:REMOTE, a database, an object in a
-    /// bucket, or http://HOST of a `leasehold proxy` (repeatable)
-    #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
-    pub guard: Vec<String>,
-    /// Where the fences on git remotes are, as for `push`, for --guard git:REMOTE and, in LEASEHOLD_FENCE_NAMESPACE, for the
-    /// command [default: LEASEHOLD_FENCE_NAMESPACE, or refs/fence]
-    #[arg(long, value_name = "REFS")]
-    pub fence_namespace: Option<String>,
-    /// Hold flock(2) on this file too, for scripts that have not moved over yet
-    #[arg(long, value_name = "PATH")]
-    pub also_flock: Option<PathBuf>,
-    /// Run under a lease that was taken by `acquire` or `hand-off`, instead of taking it
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "retry_after", "or", "limit", "ttl", "label"])]
-    pub token: Option<String>,
-    /// Tell this URL when the command starts and how it ended, as Healthchecks or Sentry Crons take it [default: LEASEHOLD_PING]
-    #[arg(long, value_name = "URL")]
-    pub ping: Option<String>,
-    /// Keep the command's output, for `leasehold logs NAME`
-    #[arg(long)]
-    pub keep_output: bool,
-    /// Put NAME before each line of the command's output
-    #[arg(long)]
-    pub prefix_output: bool,
-    #[command(flatten)]
-    pub slot: RunSlot,
-    /// Only say whether it would run now, and who is in the way; changes nothing. Exit code 0 if it would, 11 if not
-    #[arg(long, conflicts_with = "token")]
-    pub dry_run: bool,
-    /// Say nothing when the run is skipped
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  token=$(leasehold acquire nightly --ttl 5m) || exit $(($? == 11 ? 0 : $?))   # 11: somebody else holds it
-  LEASEHOLD_TOKEN=$token leasehold renew
-  LEASEHOLD_TOKEN=$token leasehold release")]
-pub struct Acquire {
-    /// The lease
-    pub name: String,
-    /// How long it lasts without renewal (1s to 24h) [default: the setting `ttl`, or 90s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub ttl: Option<String>,
-    /// What this holder calls itself [default: the machine's name]
-    #[arg(long, value_name = "TEXT")]
-    pub label: Option<String>,
-    /// Wait up to this long for it
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub wait: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct Renew {
-    /// The token [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct Release {
-    /// The token [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-    /// Record that the work failed
-    #[arg(long)]
-    pub failed: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Progress {
-    /// How far the work has come, in your own words
-    pub marker: Option<String>,
-    /// What the next attempt needs to carry on (shown by `show`)
-    #[arg(long, value_name = "TEXT")]
-    pub checkpoint: Option<String>,
-    /// The token [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct Ls {
-    /// Only leases whose name begins with this; with a `*` (any characters) or a `?` (one), those whose whole name is like it
-    pub pattern: Option<String>,
-    /// Only leases that are held now
-    #[arg(long)]
-    pub held: bool,
-    /// Only leases that nobody holds and that are not paused (also with --held or --paused, for both)
-    #[arg(long)]
-    pub free: bool,
-    /// Only leases that are paused
-    #[arg(long)]
-    pub paused: bool,
-    /// Show also leases that have been free for more than a day
-    #[arg(long, short)]
-    pub all: bool,
-    /// Show changes as they happen, until interrupted
-    #[arg(long)]
-    pub watch: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Schedulers publish the jobs of their files. With [[notify]] tables in the settings, what is found is told too, as a scheduler
-would. The exit code is 1 if a job is late or was missed, and 78 if no job is published in this store.
-
-Examples:
-  leasehold check --missed
-  leasehold check --missed --store postgres://db.internal/jobs || echo 'is a scheduler down?'")]
-pub struct Check {
-    /// Look for slots that are late or were missed
-    #[arg(long, required = true)]
-    pub missed: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Name {
-    /// The lease
-    pub name: String,
-}
-
-#[derive(Debug, Args)]
-pub struct History {
-    /// The lease
-    pub name: String,
-    /// Show at most this many transfers; 0 for all that are kept
-    #[arg(long, short = 'n', default_value_t = 50)]
-    pub limit: usize,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold stats\n  leasehold stats daily-publish --json\n  leasehold stats --prometheus > leasehold.prom.new && mv leasehold.prom.new leasehold.prom   # in the folder of the collector"
-)]
-pub struct Stats {
-    /// Only this lease
-    pub name: Option<String>,
-    /// Print what `--metrics` serves, in the text format of Prometheus
-    #[arg(long, conflicts_with_all = ["json", "name"])]
-    pub prometheus: bool,
-    #[command(flatten)]
-    pub leases: LabelledLeases,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  leasehold doctor                              the store in force
-  leasehold doctor postgres://db.internal/jobs  another one, before you move to it
-  leasehold doctor --folder /srv/www            and the file guard on a folder
-  leasehold doctor spool:/srv/mail              a spool, as the user who asks")]
-pub struct Doctor {
-    /// The store or spool to test, instead of the store in force
-    #[arg(conflicts_with = "store")]
-    pub url: Option<String>,
-    /// Test the file guard on this folder too
-    #[arg(long, value_name = "PATH")]
-    pub folder: Option<PathBuf>,
-    /// Give up after this long, and remove what was made [default: 5m]
-    #[arg(long, value_name = "DURATION")]
-    pub timeout: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  leasehold migrate sqlite: postgres://db.internal/jobs --dry-run
-  leasehold migrate dir:/mnt/team/leases redis://cache.internal
-
-From then on everything in the old store ends with exit code 78 and the new address. While it is under way, nothing is granted
-in the old store and no new lease or queue item comes up in the new one (exit code 69). Interrupted, by Ctrl-C or by a crash,
-it is finished by the same command, or given up with --abort. FROM and TO are used instead of --store.")]
-pub struct Migrate {
-    /// The store to move from
-    #[arg(conflicts_with = "store")]
-    pub from: String,
-    /// The store to move to
-    pub to: String,
-    /// Take held leases and queue items away from their holders, as `revoke` does, instead of refusing while there are any
-    #[arg(long)]
-    pub revoke_held: bool,
-    /// Look at everything that could be in the way, and only say what would be moved; ends with the code of the real run
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Stop after this long; what was begun is finished by the same command, or given up with --abort [default: 1h]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub timeout: Option<String>,
-    /// Give up a migration that was begun and interrupted: everything stays in the old store
-    #[arg(long, conflicts_with_all = ["revoke_held", "dry_run"])]
-    pub abort: bool,
-    /// Who you are [default: user@host]
-    #[arg(long, value_name = "TEXT")]
-    pub by: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold"
-)]
-pub struct Completions {
-    /// The shell
-    #[arg(value_enum)]
-    pub shell: clap_complete::Shell,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  leasehold man | man -l -
-  leasehold man queue add | man -l -
-  leasehold man --all ~/.local/share/man/man1")]
-pub struct Man {
-    /// The verb [default: the command as a whole]
-    #[arg(conflicts_with = "all")]
-    pub verb: Vec<String>,
-    /// Write the page of every verb to this folder, and print the files' names
-    #[arg(long, value_name = "FOLDER")]
-    pub all: Option<PathBuf>,
 }
 
 /// A number from `LOW` to `HIGH`, refused in the words of every other wrong value.

@@ -4,49 +4,6 @@ use super::{Monitoring, Operate, within};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-// The slot that a run is for, and how often it is tried. Not for clap, which would take it for what `run` is about.
-#[derive(Debug, Default, Args)]
-pub struct RunSlot {
-    /// Run the newest due slot of this schedule, unless it was run: five or six cron fields, @daily, or `@every 45m`
-    #[arg(long, value_name = "CRON", conflicts_with_all = ["or", "limit", "token"])]
-    pub slot: Option<String>,
-    /// The time zone of --slot, by its IANA name [default: UTC]
-    #[arg(long, value_name = "ZONE", requires = "slot")]
-    pub tz: Option<String>,
-    /// For a slot in an hour that does not exist: `shift` to the end of the gap, or `skip` [default: as Debian's cron does:
-    /// shift, or skip if the minute or the hour begins with `*`]
-    #[arg(long, value_name = "POLICY", requires = "slot")]
-    pub dst: Option<String>,
-    /// For a slot in an hour that comes twice: `first` or `both` [default: as Debian's cron does: first, or both if the minute
-    /// or the hour begins with `*`]
-    #[arg(long, value_name = "POLICY", requires = "slot")]
-    pub dst_fold: Option<String>,
-    /// Leave the slot out when it is older than this [default: 1d]
-    #[arg(long, value_name = "DURATION", requires = "slot", allow_hyphen_values = true)]
-    pub slot_max_age: Option<String>,
-    /// When the command fails: try it again up to this many times, under the same lease
-    #[arg(long, value_name = "N", value_parser = within::<0, 100>, default_value_t = 0)]
-    pub retries: u32,
-    /// Wait this long before the first retry, and twice as long before each further one [default: 10s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub backoff: Option<String>,
-    /// The slot at this very instant
-    #[arg(long, value_name = "INSTANT", conflicts_with_all = ["or", "limit", "slot"])]
-    pub slot_at: Option<String>,
-    /// Name this slot to the command without claiming it
-    #[arg(long, value_name = "INSTANT", conflicts_with_all = ["slot", "slot_at"])]
-    pub as_slot: Option<String>,
-    /// Do nothing if the slot has succeeded by the time the lease is held
-    #[arg(long, requires = "as_slot")]
-    pub unless_succeeded: bool,
-    /// Leave no trace of the slot in the journal
-    #[arg(long, requires = "slot_at")]
-    pub unrecorded: bool,
-    /// Run under the lease whose token is in LEASEHOLD_TOKEN
-    #[arg(long, conflicts_with_all = ["wait", "retry_after", "or", "limit", "token", "slot"])]
-    pub adopt: bool,
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

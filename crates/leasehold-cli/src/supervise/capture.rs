@@ -33,18 +33,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Whether the command's output must pass through us.
-    pub fn wants_output(&self) -> bool {
-        self.prefix.is_some() || self.gathered.is_some() || self.evidence.as_ref().is_some_and(Evidence::wants_output)
-    }
-
-    /// Copies the command's output to ours. None if it was not piped.
-    pub fn copy_output(self, child: &mut Child) -> Option<Copying> {
+    /// Copies the command's output, which was piped, to ours.
+    pub fn copy_output(self, child: &mut Child) -> Copying {
         let stdout = child.stdout.take().map(OwnedFd::from);
         let stderr = child.stderr.take().map(OwnedFd::from);
-        if stdout.is_none() && stderr.is_none() {
-            return None;
-        }
         let (ended, has_ended) = watch::channel(false);
         let task = tokio::spawn(async move {
             tokio::join!(
@@ -52,7 +44,7 @@ impl Capture {
                 self.copy(stderr, Stream::Error, tokio::io::stderr(), has_ended.clone())
             );
         });
-        Some(Copying { task, ended })
+        Copying { task, ended }
     }
 
     async fn copy(

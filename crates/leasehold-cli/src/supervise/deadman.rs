@@ -19,7 +19,8 @@
 
 use super::deadlines::Deadlines;
 use super::signals::PASSED_ON;
-use super::wire::{self, Order, Outbox, Report};
+pub use super::wire::ARGUMENT;
+use super::wire::{self, Arguments, Order, Outbox, Report};
 use crate::{private_folder, run_context};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_system::process::{Signal, Tree, is_ignored};
@@ -37,41 +38,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The first argument that makes this binary a dead-man. Not for people.
-pub const ARGUMENT: &str = "__dead-man";
-/// In place of the control group's key.
-const NO_CGROUP: &str = "-";
 /// How many times the tree is walked to end it: each pass catches what was forked during the one before.
 const MAX_PASSES: u32 = 200;
-
-/// The dead-man's arguments.
-#[derive(Debug)]
-pub struct Arguments {
-    /// The descriptor of the socket to the supervisor.
-    pub channel: i32,
-    /// What tells the command's control group from all others; none if it is to have none.
-    pub cgroup_key: Option<String>,
-    /// The command.
-    pub command: Vec<OsString>,
-}
-
-impl Arguments {
-    /// As arguments for the new process.
-    pub fn to_args(&self) -> Vec<OsString> {
-        let key = self.cgroup_key.as_deref().unwrap_or(NO_CGROUP);
-        let mut args: Vec<OsString> = vec![ARGUMENT.into(), self.channel.to_string().into(), key.into()];
-        args.extend(self.command.iter().cloned());
-        args
-    }
-
-    fn parse(args: &[OsString]) -> Option<Self> {
-        Some(Arguments {
-            channel: args.first()?.to_str()?.parse().ok()?,
-            cgroup_key: Some(args.get(1)?.to_str()?.to_owned()).filter(|key| key != NO_CGROUP),
-            command: args.get(2..).filter(|c| !c.is_empty())?.to_vec(),
-        })
-    }
-}
 
 /// Runs as the dead-man, with the arguments after [`ARGUMENT`].
 pub fn main(args: &[OsString]) -> ExitCode {

@@ -4,10 +4,9 @@
 //! it leaves in the background is ended when it has ended itself. Non-promise: its standard output is read by nobody.
 
 use super::deadlines::Deadlines;
-use super::deadman::Arguments;
 use super::finished::{Ended, Trouble};
 use super::standby::wants_cgroup;
-use super::wire::{self, Order, Outbox, Report};
+use super::wire::{self, Arguments, Order, Outbox, Report};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Nonce, Result};
 use leasehold_system::process::own_program;

@@ -56,8 +56,8 @@ pub struct Task {
     pub environment: Vec<(&'static str, String)>,
     /// How the end of a trust window is used.
     pub deadlines: Deadlines,
-    /// What becomes of its output, if that was piped to us.
-    pub capture: Capture,
+    /// What becomes of its output; none if that was not piped to us.
+    pub capture: Option<Capture>,
     /// The longest it may run.
     pub max_runtime: Option<Duration>,
     /// Whether a scheduler or a worker runs it, and nobody else sends it signals.
@@ -96,7 +96,7 @@ pub async fn supervise<T: Tenancy>(
         context: task.context,
         managed: task.managed,
     };
-    let mut copying = task.capture.copy_output(&mut child);
+    let mut copying = task.capture.map(|capture| capture.copy_output(&mut child));
     let begun = SystemClock.now();
     supervisor.begin(task.environment, &keeper);
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;

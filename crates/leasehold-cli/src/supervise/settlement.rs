@@ -138,6 +138,10 @@ pub struct Noted {
 
 /// Logs how a run under a lease ended. That it was lost has been told.
 pub fn log_end(verdict: Verdict, exit_code: Option<u8>, ran_for_ms: u64, tries: u32) {
+    if !tracing::event_enabled!(target: log::RUNS, tracing::Level::WARN) {
+        // Nor is what is less than a warning.
+        return;
+    }
     let what = log::subject();
     let (outcome, duration_ms, ran) = (verdict.row().1.as_str(), ran_for_ms, rough(Duration::from_millis(ran_for_ms)));
     let tried = if tries > 1 { format!(", at try {tries}") } else { String::new() };

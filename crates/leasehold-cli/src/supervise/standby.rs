@@ -1,6 +1,6 @@
 //! A dead-man that was started and runs nothing yet.
 
-use super::deadman::Arguments;
+use super::wire::Arguments;
 use crate::log;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::process::{Tree, check_table, own_program};

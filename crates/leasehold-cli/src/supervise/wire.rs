@@ -1,16 +1,51 @@
-//! What the supervisor and the dead-man say to each other: one line each, over a socket pair.
+//! What the supervisor and the dead-man say to each other: the arguments at its start, then one line each over a socket pair.
 
 use super::deadlines::Deadlines;
 use leasehold_core::clock::Moment;
 use leasehold_work::output::Usage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::net::unix::OwnedWriteHalf;
 
+/// The first argument that makes this binary a dead-man. Not for people.
+pub const ARGUMENT: &str = "__dead-man";
+/// In place of the control group's key.
+const NO_CGROUP: &str = "-";
 /// How soon it is tried again to say what could not be said.
 const AGAIN: Duration = Duration::from_millis(10);
+
+/// The dead-man's arguments.
+#[derive(Debug)]
+pub struct Arguments {
+    /// The descriptor of the socket to the supervisor.
+    pub channel: i32,
+    /// What tells the command's control group from all others; none if it is to have none.
+    pub cgroup_key: Option<String>,
+    /// The command.
+    pub command: Vec<OsString>,
+}
+
+impl Arguments {
+    /// As arguments for the new process.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let key = self.cgroup_key.as_deref().unwrap_or(NO_CGROUP);
+        let mut args: Vec<OsString> = vec![ARGUMENT.into(), self.channel.to_string().into(), key.into()];
+        args.extend(self.command.iter().cloned());
+        args
+    }
+
+    /// As the new process finds them, after [`ARGUMENT`].
+    pub fn parse(args: &[OsString]) -> Option<Self> {
+        Some(Arguments {
+            channel: args.first()?.to_str()?.parse().ok()?,
+            cgroup_key: Some(args.get(1)?.to_str()?.to_owned()).filter(|key| key != NO_CGROUP),
+            command: args.get(2..).filter(|c| !c.is_empty())?.to_vec(),
+        })
+    }
+}
 
 /// From the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

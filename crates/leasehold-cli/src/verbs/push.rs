@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
     let token = context.token(args.token.as_deref())?;
     let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
-    let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?;
+    let namespace = guards::fence_namespace(&args.fence_namespace)?;
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, "the store")?;
     let remote = match &args.remote {
         Some(remote) if !refspecs.is_empty() => remote.clone(),

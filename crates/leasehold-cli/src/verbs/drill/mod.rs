@@ -56,7 +56,7 @@ struct Attempt {
 pub async fn drill(context: &Context, args: &Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
     let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
-    let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
+    let namespace = guards::fence_namespace(&args.fence_namespace)?.unwrap_or_default();
     let target = Target::parse(&args.guard, &number[..8], namespace)?;
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("{target} (the drill is set up)"))?;
     if !context.common.json {

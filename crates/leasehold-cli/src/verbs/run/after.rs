@@ -3,10 +3,10 @@
 //! Promise: they are told in the background, and after the lease was given back for [`AFTER_RUN`] at most, until a signal
 //! comes. Whatever goes wrong with them, the run's exit code is its own.
 
-use crate::config::{Settings, blame_flag, variable};
+use crate::config::{Settings, flag_or_variable};
 use crate::exit::Exit;
 use crate::kept;
-use crate::notify::{AFTER_RUN, Notifier, Told as Rules, place};
+use crate::notify::{AFTER_RUN, Notifier, NotifyTables, Told as Rules, place};
 use crate::ping::{self, PingUrl, Pings, Signal};
 use crate::supervise::Signals;
 use crate::supervise::settlement::Verdict;
@@ -19,17 +19,16 @@ use tokio::task::JoinHandle;
 /// Who wants to hear of a run.
 pub struct Listeners {
     ping: Option<PingUrl>,
-    notify: Vec<Rules>,
-    place: Place,
+    /// The rules, and where the store is; none without rules.
+    notify: Option<(Vec<Rules>, Place)>,
 }
 
 impl Listeners {
-    pub fn new(ping: Option<&str>, settings: &Settings) -> Result<Self> {
-        let ping = match ping {
-            Some(url) => Some(PingUrl::parse(url).map_err(|e| blame_flag(e, "--ping"))?),
-            None => variable(ping::VARIABLE, "ping", PingUrl::parse)?,
-        };
-        Ok(Listeners { ping, notify: settings.notify.read_or_say(), place: place(settings) })
+    pub fn new(ping: &Option<String>, settings: &Settings) -> Result<Self> {
+        let ping = flag_or_variable(ping, "ping", ping::VARIABLE, PingUrl::parse)?;
+        let tables = Some(&settings.notify).filter(|tables| !tables.tables.is_none());
+        let rules = tables.map(NotifyTables::read_or_say).filter(|rules| !rules.is_empty());
+        Ok(Listeners { ping, notify: rules.map(|rules| (rules, place(settings))) })
     }
 
     /// Whether the last lines of a run's output are to be told. On a terminal they are not: the command would find none.
@@ -38,14 +37,15 @@ impl Listeners {
             leases.iter().any(|lease| Subject::is_told_of(lease) && rule.is_about(&Subject::Job(lease.clone())))
         };
         let is_wanted = self.ping.as_ref().is_some_and(PingUrl::takes_output)
-            || self.notify.iter().any(|(rule, _)| rule.tells_of_ends() && is_about(rule));
+            || self.notify.iter().flat_map(|(rules, _)| rules).any(|(rule, _)| rule.tells_of_ends() && is_about(rule));
         let is_seen = std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
         is_wanted && !is_seen && !matches!(settings.output.value, Some(kept::Target::Off))
     }
 
     /// Says that a run starts under this grant.
     pub fn start(&self, coordinator: &Coordinator, grant: &Grant) -> After {
-        let notifier = Notifier::new(coordinator, self.notify.clone(), self.place.clone());
+        let notify = self.notify.clone();
+        let notifier = notify.and_then(|(rules, place)| Notifier::new(coordinator, rules, place));
         // The run before it said nothing of its end, and by the end of this one the job has recovered.
         let died = |transfer: &Transfer| match transfer.reason {
             Reason::Expired | Reason::Recovered => true,

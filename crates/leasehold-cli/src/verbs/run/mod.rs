@@ -286,7 +286,7 @@ impl Run<'_> {
         environment.push(ContextFile::variable(context.as_ref()));
         let store = plan.settings.store.value.clone();
         let capture = plan.capture(&token.lease, self.gathered.as_ref());
-        if let Some(gathered) = capture.gathered.as_ref().filter(|_| self.tries > 1) {
+        if let Some(gathered) = self.gathered.as_ref().filter(|_| self.tries > 1) {
             gathered.note(&format!("try {} of {}", self.tries, plan.retries + 1));
         }
         let task = Task {

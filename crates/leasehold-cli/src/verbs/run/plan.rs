@@ -65,7 +65,6 @@ impl<'a> Plan<'a> {
             (None, None) => Busy::Skip,
         };
         let output = if args.progress_output { Output::Counts } else { Output::Ignored };
-        let evidence = Evidence::new(output, args.progress_file);
         let adopt = if args.slot.adopt {
             Some(context.token(None)?)
         } else {
@@ -78,18 +77,18 @@ impl<'a> Plan<'a> {
             let message = "--guard and --or do not go together: a guarded resource admits one lease only";
             return Err(Error::new(Kind::Invalid, message));
         }
-        let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
+        let fences = guards::fence_namespace(&args.fence_namespace)?;
         let namespace = fences.clone().unwrap_or_default();
         if adopt.is_none() {
             settings.deadlines(settings.ttl.value)?;
         }
-        let listeners = Listeners::new(args.ping.as_deref(), settings)?;
+        let listeners = Listeners::new(&args.ping, settings)?;
         Ok(Plan {
             tells_output: listeners.want_output(&leases, settings),
             leases,
             seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
             busy,
-            progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            progress: progress_timeout.map(|timeout| (timeout, Evidence::new(output, args.progress_file))),
             keeping: if args.keep_output { settings.keeping_or_say() } else { None },
             prefixes: args.prefix_output,
             max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
@@ -145,17 +144,23 @@ impl<'a> Plan<'a> {
         (keep, gathered.or_else(|| self.tells_output.then(|| Gathered::new(None))))
     }
 
-    /// What becomes of the output of a run under this lease.
-    pub fn capture(&self, lease: &LeaseName, gathered: Option<&Gathered>) -> Capture {
-        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
-        let prefix = self.prefixes.then(|| kept::prefix(lease));
-        Capture { evidence, prefix, gathered: gathered.cloned() }
+    /// What becomes of the output of a run under this lease; none if it does not pass through us.
+    pub fn capture(&self, lease: &LeaseName, gathered: Option<&Gathered>) -> Option<Capture> {
+        self.pipes_output().then(|| {
+            let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
+            let prefix = self.prefixes.then(|| kept::prefix(lease));
+            Capture { evidence, prefix, gathered: gathered.cloned() }
+        })
+    }
+
+    /// Whether the command's output passes through us.
+    fn pipes_output(&self) -> bool {
+        let is_evidence = self.progress.as_ref().is_some_and(|(_, evidence)| evidence.wants_output());
+        self.prefixes || self.keeping.is_some() || self.tells_output || is_evidence
     }
 
     pub fn stand_by(&self) -> Result<Standby> {
-        let is_gathered = self.keeping.is_some() || self.tells_output;
-        let is_piped = is_gathered || self.capture(&self.leases[0], None).wants_output();
-        let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+        let output = if self.pipes_output() { Piping::Piped } else { Piping::Inherited };
         Standby::start(self.command.clone(), &self.settings.store.value.portable(), Feed { output, ..Feed::default() })
     }
 }

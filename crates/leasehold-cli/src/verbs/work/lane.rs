@@ -249,9 +249,17 @@ impl<B: Backlog> Lane<'_, B> {
     }
 }
 
-fn capture(plan: &Plan, attempt: &Attempt, keep: Option<&Keep>) -> Capture {
-    let prefix = plan.prefixes.then(|| kept::prefix(&attempt.token.lease));
-    Capture { evidence: None, prefix, gathered: keep.map(|keep| keep.gathered.clone()) }
+/// What becomes of the output of an attempt; none if it does not pass through us.
+fn capture(plan: &Plan, attempt: &Attempt, keep: Option<&Keep>) -> Option<Capture> {
+    pipes_output(plan).then(|| {
+        let prefix = plan.prefixes.then(|| kept::prefix(&attempt.token.lease));
+        Capture { evidence: None, prefix, gathered: keep.map(|keep| keep.gathered.clone()) }
+    })
+}
+
+/// Whether the command's output passes through us.
+const fn pipes_output(plan: &Plan) -> bool {
+    plan.keeping.is_some() || plan.prefixes
 }
 
 async fn drained(asked: &watch::Sender<u32>) {
@@ -380,7 +388,6 @@ fn stand_by(plan: &Plan, folder: &WorkFolder, attempt: &Attempt, payload: PathBu
     ];
     let checkpoint = attempt.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
-    let is_piped = plan.keeping.is_some() || plan.prefixes;
-    let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+    let output = if pipes_output(plan) { Piping::Piped } else { Piping::Inherited };
     Standby::start(command, &plan.store.portable(), Feed { input: Some(input), environment, output })
 }
