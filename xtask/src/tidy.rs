@@ -172,7 +172,7 @@ fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
         }
     }
     if !is_test {
-        long_functions(&place, code, complaints);
+        long_functions(&place, &without_tests(&text).join("\n"), complaints);
     }
 }
 
