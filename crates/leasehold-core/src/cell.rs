@@ -53,17 +53,17 @@ pub trait Protocol: Sync {
     }
 
     /// Whether a caller relies on the answer *already applied*, so that a new write has to confirm it.
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         true
     }
 
     /// Whether this refusal is caused by its own earlier write, if that was applied.
-    fn is_own_doing(&self, _: &Self::Refusal) -> bool {
+    fn is_caused_by_own_write(&self, _: &Self::Refusal) -> bool {
         false
     }
 
     /// Whether a refusal means that the requested state already exists. Callers treat that as success.
-    fn is_so_already(&self, _: &Self::Refusal) -> bool {
+    fn is_already_satisfied(&self, _: &Self::Refusal) -> bool {
         false
     }
 }
@@ -338,11 +338,13 @@ impl<'a, W: Row> Cell<'a, W> {
             }
             (Some((write, _)), Decision::Write(next)) if seen.revision != write.base.revision => Step::Again(next),
             (_, Decision::Write(next)) => Step::Write(next, None),
-            (None, Decision::AlreadyApplied) if !request.is_built_upon() => Step::Nothing,
+            (None, Decision::AlreadyApplied) if !request.needs_confirmation() => Step::Nothing,
             (_, Decision::AlreadyApplied) => Step::Confirm(confirm()),
-            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => Step::Confirm(confirm()),
+            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_caused_by_own_write(&no) => {
+                Step::Confirm(confirm())
+            }
             // The process that wrote that state may have got no answer either.
-            (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_so_already(&no) => {
+            (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_already_satisfied(&no) => {
                 Step::Write(confirm(), Some(no))
             }
             (_, Decision::Refuse(no)) => Step::Refuse(no),

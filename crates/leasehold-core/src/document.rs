@@ -21,7 +21,7 @@ pub struct Document<'a, R> {
     key: Key,
     kind: &'static str,
     what: String,
-    is_at_home: bool,
+    checks_namespace: bool,
     record: PhantomData<fn() -> R>,
 }
 
@@ -38,13 +38,13 @@ pub struct Edit<'a, R> {
 impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Document<'a, R> {
     /// The document under this key. `kind` is the word in its header line, and `what` its name in messages.
     pub fn new(store: &'a dyn Store, key: Key, kind: &'static str, what: String) -> Self {
-        Document { store, key, kind, what, is_at_home: false, record: PhantomData }
+        Document { store, key, kind, what, checks_namespace: false, record: PhantomData }
     }
 
     /// The same, but it is not created in a namespace that is moving or has moved to another store.
     #[must_use]
-    pub fn at_home(self) -> Self {
-        Document { is_at_home: true, ..self }
+    pub fn unless_moved(self) -> Self {
+        Document { checks_namespace: true, ..self }
     }
 
     /// Reads the document without changing it. `asked` is the present moment.
@@ -90,7 +90,7 @@ impl<R: Clone + Send + Sync> Protocol for Edit<'_, R> {
         self.attempts
     }
 
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         false
     }
 }
@@ -107,7 +107,7 @@ impl<R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Row for Do
     }
 
     async fn write(&mut self, seen: &Seen<R>, next: R, asked: Moment) -> Result<Option<Seen<R>>> {
-        if self.is_at_home && seen.revision.is_none() {
+        if self.checks_namespace && seen.revision.is_none() {
             migration::look(self.store).await?.check(&self.what)?;
         }
         let swap = self.store.document(&self.key, seen.revision.as_ref(), &codec::encode(self.kind, &next)?).await?;

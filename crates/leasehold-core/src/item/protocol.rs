@@ -389,8 +389,8 @@ fn moved(
 ) -> Decision {
     let relocation = match relocate(item.relocation.as_ref(), step, migration) {
         Relocated::To(next) => next,
-        Relocated::Already => return Decision::AlreadyApplied,
-        Relocated::No => {
+        Relocated::AlreadyDone => return Decision::AlreadyApplied,
+        Relocated::Invalid => {
             let refusal = item.relocation.clone().map_or(Refusal::NotMoving, Refusal::Elsewhere);
             return Decision::Refuse(refusal);
         }

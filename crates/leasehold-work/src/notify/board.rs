@@ -243,7 +243,7 @@ impl Board {
     fn document(&self, subject: &Subject) -> Result<Document<'_, Watched>> {
         let key = Key::new(Shelf::Watch, &subject.key()?);
         let what = format!("what was told about `{}`", subject.name());
-        Ok(Document::new(self.coordinator.store().as_ref(), key, KIND, what).at_home())
+        Ok(Document::new(self.coordinator.store().as_ref(), key, KIND, what).unless_moved())
     }
 }
 

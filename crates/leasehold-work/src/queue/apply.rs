@@ -11,7 +11,7 @@ use leasehold_core::item::name::ItemName;
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::migration;
-use leasehold_core::relocation::{Relocation, taken_away};
+use leasehold_core::relocation::{Relocation, evicted_error};
 use leasehold_core::store::{self, Verb, Versioned};
 use leasehold_core::{Anchor, Error, Kind, Remedy, Result, Timestamp};
 
@@ -60,7 +60,7 @@ impl Queue {
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("item `{name}`");
                 Err(match request.needs_a_claim() {
-                    true => taken_away(&what, &state),
+                    true => evicted_error(&what, &state),
                     false => migration::elsewhere(store, &what, &state).await,
                 })
             }
@@ -246,7 +246,7 @@ impl Protocol for Change<'_> {
         "what is erased leaves no trace".into()
     }
 
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         matches!(self, Change::Add(_))
     }
 }

@@ -78,7 +78,7 @@ impl JobVerbs for Coordinator {
 /// The first entry of a job is not written in a namespace that is moving or has moved to another store.
 fn document<'a>(coordinator: &'a Coordinator, job: &LeaseName) -> Document<'a, Journal> {
     let what = format!("the journal of `{job}`");
-    Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
+    Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).unless_moved()
 }
 
 /// Refuses bytes that are not a journal.
