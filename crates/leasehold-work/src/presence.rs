@@ -162,7 +162,7 @@ async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
             told = tokio::time::timeout(EVERY, announcer.tell()) => {
                 // A temporary error is retried with the next report; a store
                 // that refuses this one refuses the next too.
-                if let Ok(Err(error)) = told && !passes(&error) {
+                if let Ok(Err(error)) = told && !is_temporary(&error) {
                     return;
                 }
             }
@@ -172,7 +172,7 @@ async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
     announcer.end().await;
 }
 
-fn passes(error: &Error) -> bool {
+fn is_temporary(error: &Error) -> bool {
     error.is_retryable() || error.kind() == leasehold_core::Kind::Indeterminate
 }
 

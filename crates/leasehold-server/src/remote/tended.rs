@@ -16,15 +16,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How many held leases are remembered.
-const MOST_REMEMBERED: usize = 100_000;
+const MAX_REMEMBERED: usize = 100_000;
 /// How many queues are looked after.
-const MOST_QUEUES: usize = 1024;
+const MAX_QUEUES: usize = 1024;
 /// How often a queue's items are looked after, a page at a time.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(2);
 /// For how long after a worker last asked for its items.
 const SWEEPS: u32 = 300;
 /// How many items of a queue are noted whose places in line are to be looked at.
-const MOST_SUSPECTS: usize = 1024;
+const MAX_SUSPECTS: usize = 1024;
 
 type Place<T> = HashMap<(Namespace, LeaseName), T>;
 
@@ -70,7 +70,7 @@ impl Tended {
         let mut leases = self.leases.lock();
         let place = (namespace.clone(), lease.clone());
         match written.filter(|seen| seen.record.tenure.is_some()) {
-            Some(seen) if leases.len() < MOST_REMEMBERED || leases.contains_key(&place) => {
+            Some(seen) if leases.len() < MAX_REMEMBERED || leases.contains_key(&place) => {
                 leases.insert(place, Arc::new(seen));
             }
             _ => {
@@ -103,7 +103,7 @@ impl Tended {
         let place = (namespace.clone(), name);
         let mut queues = self.queues.lock();
         let is_new = !queues.contains_key(&place);
-        if is_new && queues.len() >= MOST_QUEUES {
+        if is_new && queues.len() >= MAX_QUEUES {
             return;
         }
         queues.entry(place.clone()).or_default().left = SWEEPS;
@@ -119,7 +119,7 @@ impl Tended {
     pub(super) fn suspect(&self, namespace: &Namespace, item: ItemName) {
         let Ok(queue) = LeaseName::new(item.queue.as_str()) else { return };
         if let Some(care) = self.queues.lock().get_mut(&(namespace.clone(), queue))
-            && care.suspects.len() < MOST_SUSPECTS
+            && care.suspects.len() < MAX_SUSPECTS
         {
             care.suspects.insert(item);
         }

@@ -40,7 +40,7 @@ use tokio::sync::oneshot;
 const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
 
 /// The most changes that share a commit.
-const MOST_TOGETHER: usize = 64;
+const MAX_TOGETHER: usize = 64;
 
 /// A store in one SQLite file. All handles of a process share one connection: several would only wait for each other.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl SqliteStore {
             // Changes whose callers were dropped are not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
                 pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
-            let answers: Vec<_> = changes.chunks(MOST_TOGETHER).flat_map(|some| database.make(some)).collect();
+            let answers: Vec<_> = changes.chunks(MAX_TOGETHER).flat_map(|some| database.make(some)).collect();
             // Before the answers: a caller that drops the store after its answer has then closed the file.
             drop(database);
             for (tell, answer) in tell.into_iter().zip(answers) {

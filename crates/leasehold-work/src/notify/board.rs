@@ -23,7 +23,7 @@ pub(super) const KIND: &str = "watch";
 const ATTEMPTS: Attempts = Attempts { most: 30, backoff_ms: 5_000 };
 /// The most messages that wait in one record. When it is full, other channels are judged after these are in their
 /// queues. If one channel alone has more, its oldest are dropped.
-const MOST_WAITING: usize = 8;
+const MAX_WAITING: usize = 8;
 
 /// Refuses bytes that are not such a record.
 pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
@@ -59,8 +59,8 @@ impl Watched {
             let channel = rule.channel.as_str();
             let before = self.standings.get(channel);
             let (standing, mut notices) = Standing::judge(before, subject, rule, facts, now);
-            notices.drain(..notices.len().saturating_sub(MOST_WAITING));
-            if next.outbox.len() + notices.len() > MOST_WAITING {
+            notices.drain(..notices.len().saturating_sub(MAX_WAITING));
+            if next.outbox.len() + notices.len() > MAX_WAITING {
                 continue;
             }
             let is_new = match before {

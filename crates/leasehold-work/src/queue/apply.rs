@@ -124,9 +124,9 @@ impl Queue {
         known: &Seen,
         added: fn(ItemName) -> Added,
     ) -> Result<Added> {
-        let place = self.line.place(name, &known.record);
+        let position = self.line.position(name, &known.record);
         if known.record.is_open()
-            && let Err(error) = self.line.enter(&place, known).await
+            && let Err(error) = self.line.enter(&position, known).await
         {
             let message =
                 format!("item `{name}` was added, but could not be put in line; workers find it within 10 minutes");
@@ -177,7 +177,7 @@ impl Queue {
         match self.change(name, &Change::TakeBack, Start::Read).await? {
             ChangeApplied::Yes { before, .. } => {
                 if let Some(item) = &before.record {
-                    self.line.leave(&self.line.place(name, item), None).await?;
+                    self.line.leave(&self.line.position(name, item), None).await?;
                 }
                 Ok(true)
             }

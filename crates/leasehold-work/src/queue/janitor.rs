@@ -7,7 +7,7 @@
 //! may be used again, and its epochs continue. Non-promise: purging cannot be undone.
 
 use super::apply::Applied;
-use super::claimer::{MOST_TROUBLED, is_passing};
+use super::claimer::{MAX_TROUBLED, is_temporary};
 use super::grant::Seen;
 use super::queue::Queue;
 use crate::backlog::{Expired, ItemView};
@@ -71,9 +71,9 @@ impl Patience {
             }
             Err(error) => error,
         };
-        self.in_a_row = if is_passing(error.kind()) { self.in_a_row + 1 } else { 0 };
+        self.in_a_row = if is_temporary(error.kind()) { self.in_a_row + 1 } else { 0 };
         // A store that denies permission, or that has moved, does so for all items.
-        if matches!(error.kind(), Kind::Unsupported | Kind::Moved) || self.in_a_row >= MOST_TROUBLED {
+        if matches!(error.kind(), Kind::Unsupported | Kind::Moved) || self.in_a_row >= MAX_TROUBLED {
             return Err(error);
         }
         troubles.push(Error::new(error.kind(), format!("item `{name}` was left as it is: {error}")));
@@ -152,10 +152,10 @@ impl Queue {
         for (name, seen) in readable(page.items, &mut chores.troubles) {
             let item = &seen.record;
             let expired = seen.has_run_out();
-            let misdated = item.relocation.is_none() && item.is_misdated(page.now);
-            if misdated || (expired && thorough == Thorough::Yes) {
+            let is_misdated = item.relocation.is_none() && item.has_future_times(page.now);
+            if is_misdated || (expired && thorough == Thorough::Yes) {
                 match patience.hear(&name, self.reap(&name).await, &mut chores.troubles)? {
-                    _ if misdated => chores.redated += 1,
+                    _ if is_misdated => chores.redated += 1,
                     Some(State::Ready) => chores.requeued += 1,
                     Some(State::Dead { .. }) => chores.buried += 1,
                     _ => {}
@@ -173,18 +173,18 @@ impl Queue {
 
     /// Puts an item in line if it is in none; returns whether it was in none.
     pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
-        let place = self.line.place(name, &seen.record);
-        if self.line.is_served() || self.store().read(&place.key()?).await?.value.is_some() {
+        let position = self.line.position(name, &seen.record);
+        if self.line.is_served() || self.store().read(&position.key()?).await?.value.is_some() {
             return Ok(false);
         }
-        self.line.enter(&place, seen).await?;
+        self.line.enter(&position, seen).await?;
         Ok(true)
     }
 
     /// Puts an item with an expired claim back in line, or gives it up. Returns its new state, if it changed.
     pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
         match self.look(name).await? {
-            Some(before) if before.has_run_out() || before.record.is_misdated(before.anchor.now) => {
+            Some(before) if before.has_run_out() || before.record.has_future_times(before.anchor.now) => {
                 self.reap_known(name, before).await
             }
             _ => Ok(None),
@@ -193,13 +193,13 @@ impl Queue {
 
     /// The same for a claim that is known to have expired.
     pub(super) async fn reap_known(&self, name: &ItemName, before: Seen) -> Result<Option<State>> {
-        let place = self.line.place(name, &before.record);
+        let position = self.line.position(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
                 if before.record.tenure().is_some() {
                     self.tell_expired(name, &before.record, &written.record);
                 }
-                self.update_line(name, &written, place, None).await?;
+                self.update_line(name, &written, position, None).await?;
                 Ok(Some(written.record.state))
             }
             Applied::No { .. } | Applied::Missing | Applied::Overtaken => Ok(None),
@@ -219,11 +219,11 @@ impl Queue {
         &self,
         name: &ItemName,
         known: &Seen,
-        place: LinePosition,
+        position: LinePosition,
         tag: Option<Revision>,
     ) -> Result<()> {
-        let is = self.line.place(name, &known.record);
-        if known.record.is_open() && is == place {
+        let is = self.line.position(name, &known.record);
+        if known.record.is_open() && is == position {
             return Ok(());
         }
         if known.record.is_open() {
@@ -231,7 +231,7 @@ impl Queue {
         } else if !known.record.outbox.is_empty() {
             self.settle(name, known).await?;
         }
-        self.line.leave(&place, tag).await
+        self.line.leave(&position, tag).await
     }
 
     /// Adds the follow-ups of a completion, each once, and records that they were added. Any number may do so at once.
@@ -353,7 +353,7 @@ impl Queue {
         if !item.outbox.is_empty() || item.relocation.is_some() || self.may_come_again(item).await? {
             return Ok(false);
         }
-        self.line.leave(&item.place(name), None).await?;
+        self.line.leave(&item.position(name), None).await?;
         let key = name.key()?;
         if name.id.is_keyed() {
             // Its key may be used again. Then an old item's worker must still be distinguished from the new one's.
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn only_a_store_that_does_not_answer_stops_the_janitor() {
-        assert_eq!(hear_in_a_row(Kind::Unavailable), Some(MOST_TROUBLED));
+        assert_eq!(hear_in_a_row(Kind::Unavailable), Some(MAX_TROUBLED));
         assert_eq!(hear_in_a_row(Kind::Moved), Some(1));
         for of_the_items in [Kind::Invalid, Kind::Corrupt, Kind::Regressed, Kind::Fenced] {
             assert_eq!(hear_in_a_row(of_the_items), None, "{of_the_items:?}");

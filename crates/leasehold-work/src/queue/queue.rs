@@ -235,7 +235,7 @@ impl Queue {
     ) -> Result<Item> {
         let request = Request::Complete { claim: grant.token().claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
-        let was = self.line.place(&grant.name, grant.item());
+        let was = self.line.position(&grant.name, grant.item());
         // Before the item leaves the line: if this process dies here, whoever finds its entry there finishes it.
         if !known.record.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
@@ -318,11 +318,11 @@ impl Queue {
             _ => None,
         };
         let before = self.read(&name).await?;
-        let place = self.line.place(&name, &before.record);
+        let position = self.line.position(&name, &before.record);
         let request = Request::Operate { nonce, by, why, expected, order };
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
-                self.update_line(&name, &written, place, None).await?;
+                self.update_line(&name, &written, position, None).await?;
                 let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce == nonce);
                 if to.as_ref().is_some_and(|(nonce, _)| !is_held_by(*nonce)) {
                     return Err(over_before_known(&name, &written.record));
@@ -338,7 +338,7 @@ impl Queue {
     /// A request that ends a claim, and its effect on the position in line.
     async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
         let known = self.decided(grant, request).await?;
-        let was = self.line.place(&grant.name, grant.item());
+        let was = self.line.position(&grant.name, grant.item());
         self.update_line(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known)
     }
@@ -361,7 +361,7 @@ impl Queue {
         was: LinePosition,
         entry: Option<Revision>,
     ) -> Result<()> {
-        let is = self.line.place(name, &known.record);
+        let is = self.line.position(name, &known.record);
         let is_one_step = self.line.is_one_step();
         if known.record.is_open() && is != was {
             // Before the old entry is removed: an item that is in line twice is

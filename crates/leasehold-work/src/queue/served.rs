@@ -10,7 +10,7 @@ use super::grant::Seen;
 use super::janitor::MIN_PURGE_AGE;
 use super::queue::{Added, Queue};
 use leasehold_core::cell::{Decision, Protocol, Row};
-use leasehold_core::item::name::{ItemName, Stand};
+use leasehold_core::item::name::{ItemName, Section};
 use leasehold_core::item::protocol::Request;
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::store::{Swap, Verb};
@@ -24,7 +24,7 @@ const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(60);
 /// delivered twice, or its worker's first renewal.
 const ROUNDS: usize = 3;
 /// How much of a line is searched for entries to be repaired, and how much of it at once. Workers look no further.
-const MOST_LOOKED_AT: usize = 2048;
+const MAX_LOOKED_AT: usize = 2048;
 const PAGE: usize = 256;
 
 impl Queue {
@@ -105,14 +105,14 @@ impl Queue {
     /// one cannot. Looks at as much of the line as workers do.
     pub async fn repair_line(&self, items: &HashSet<ItemName>) -> Result<()> {
         let (mut after, mut looked_at) = (None, 0);
-        while looked_at < MOST_LOOKED_AT {
-            let front = self.line.front(Stand::Aside, after.as_ref(), 0, PAGE).await?;
+        while looked_at < MAX_LOOKED_AT {
+            let front = self.line.front(Section::Aside, after.as_ref(), 0, PAGE).await?;
             looked_at += PAGE;
-            for listed in front.line.into_iter().filter(|listed| items.contains(&listed.place.item)) {
-                let (name, tag) = (listed.place.item.clone(), Some(listed.tag().clone()));
+            for listed in front.line.into_iter().filter(|listed| items.contains(&listed.position.item)) {
+                let (name, tag) = (listed.position.item.clone(), Some(listed.tag().clone()));
                 match self.look(&name).await? {
-                    None => self.line.leave(&listed.place, tag).await?,
-                    Some(known) => self.repair_entry(&name, &known, listed.place, tag).await?,
+                    None => self.line.leave(&listed.position, tag).await?,
+                    Some(known) => self.repair_entry(&name, &known, listed.position, tag).await?,
                 }
             }
             match front.last.filter(|_| !front.is_all) {
@@ -131,7 +131,7 @@ impl Queue {
             return Err(Error::new(Kind::Invalid, message));
         }
         let Some(gone) = self.change_at(name, &Change::TakeBack, Some(expected)).await? else { return Ok(None) };
-        let _ = self.line.leave(&self.line.place(name, &before.record), None).await;
+        let _ = self.line.leave(&self.line.position(name, &before.record), None).await;
         Ok(gone.revision.map(|revision| Swap::Done { revision, now: gone.anchor.now }))
     }
 
@@ -170,7 +170,7 @@ impl Queue {
     /// The consequences of an item's change. The change counts; what cannot be
     /// done now is found by a worker or a janitor.
     async fn follow(&self, name: &ItemName, before: &Seen, written: &Seen) {
-        let was = self.line.place(name, &before.record);
+        let was = self.line.position(name, &before.record);
         if written.record.outbox.is_empty() {
             let _ = self.update_line(name, written, was, None).await;
         } else if self.settle(name, written).await.is_ok() {

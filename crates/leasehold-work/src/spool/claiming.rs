@@ -29,7 +29,7 @@ pub(super) const SHORT: usize = 1_024;
 /// A longer listing is used for this many times the time that it took.
 const LOOKS: u32 = 20;
 /// How many listings one claim takes at most, while others claim everything that it saw.
-const MOST_LOOKS: u32 = 100;
+const MAX_LOOKS: u32 = 100;
 /// When a file that could not be claimed is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 /// How far the workers of a spool spread out at most.
@@ -235,7 +235,7 @@ impl SpoolClaimer {
                 looks += 1;
             }
             // A file server may still list files that are long gone.
-            if self.candidates.is_empty() || looks > MOST_LOOKS {
+            if self.candidates.is_empty() || looks > MAX_LOOKS {
                 self.listed = None;
                 return Ok(None);
             }

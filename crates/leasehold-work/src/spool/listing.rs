@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// How many different warnings one worker gives.
-const MOST_TOLD: usize = 1_000;
+const MAX_TOLD: usize = 1_000;
 
 /// The contents of a folder.
 #[derive(Default)]
@@ -178,10 +178,10 @@ impl Told {
     /// Warns, unless it did so before.
     pub fn tell(&mut self, error: &Error) {
         let Some(warn) = self.warn else { return };
-        if self.said.len() < MOST_TOLD && self.said.insert(error.to_string()) {
+        if self.said.len() < MAX_TOLD && self.said.insert(error.to_string()) {
             warn(error);
-            if self.said.len() == MOST_TOLD {
-                warn(&Error::new(Kind::Invalid, format!("{MOST_TOLD} such lines were said; there may be more")));
+            if self.said.len() == MAX_TOLD {
+                warn(&Error::new(Kind::Invalid, format!("{MAX_TOLD} such lines were said; there may be more")));
             }
         }
     }

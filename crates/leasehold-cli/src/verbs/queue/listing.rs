@@ -53,8 +53,8 @@ pub type Order = (u8, Reverse<u8>, Timestamp, String);
 pub fn order(name: &ItemName, item: &Item, now: Timestamp) -> Order {
     let (group, urgency, at) = match &item.state {
         _ if item.relocation.is_some() => (6, 0, item.added),
-        State::Ready if item.is_due(now) => (0, item.priority.get(), item.place(name).at),
-        State::Ready => (1, 0, item.place(name).at),
+        State::Ready if item.is_due(now) => (0, item.priority.get(), item.position(name).at),
+        State::Ready => (1, 0, item.position(name).at),
         State::Claimed(tenure) => (2, 0, tenure.deadline),
         State::Dead { at, .. } => (3, 0, *at),
         State::Cancelled { at } => (4, 0, *at),

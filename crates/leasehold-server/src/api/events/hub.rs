@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const BREATH: Duration = Duration::from_millis(50);
 const PAGE: usize = 500;
 /// How many records are gone through for one client that comes back.
-const MOST_READ: usize = 50_000;
+const MAX_READ: usize = 50_000;
 /// How many batches a slow client may be behind.
 const BACKLOG: usize = 256;
 
@@ -94,7 +94,7 @@ impl Hub {
             if is_last {
                 break;
             }
-            if read >= MOST_READ {
+            if read >= MAX_READ {
                 return Ok(Told::TooMuch);
             }
         }
