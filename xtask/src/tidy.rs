@@ -254,7 +254,7 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     }
 }
 
-/// Mends are taken back in no build but the torture's: only the feature `undo` of the command turns the switches on, and no
+/// Fixes are turned off in no build but the torture's: only the feature `undo` of the command turns the switches on, and no
 /// other feature turns that on.
 fn switches(root: &Path, complaints: &mut Vec<String>) {
     for path in files(root, &["crates", "sim", "bench", "xtask"], "toml") {
@@ -272,9 +272,9 @@ fn switches(root: &Path, complaints: &mut Vec<String>) {
         }
     }
     let source = read(&root.join("crates/leasehold-system/src/undo.rs"));
-    if source.matches("#[cfg(feature = \"undo\")]\npub fn undone(").count() != 1 {
+    if source.matches("#[cfg(feature = \"undo\")]\npub fn is_disabled(").count() != 1 {
         complaints
-            .push("crates/leasehold-system/src/undo.rs: `undone` reads its variable with the feature only".into());
+            .push("crates/leasehold-system/src/undo.rs: `is_disabled` reads its variable with the feature only".into());
     }
 }
 
@@ -381,7 +381,7 @@ mod tests {
         let complaints_about = |manifest: &str| {
             fs::create_dir_all(root.join("crates/leasehold-cli")).unwrap();
             fs::create_dir_all(root.join("crates/leasehold-system/src")).unwrap();
-            let source = "#[cfg(feature = \"undo\")]\npub fn undone(";
+            let source = "#[cfg(feature = \"undo\")]\npub fn is_disabled(";
             fs::write(root.join("crates/leasehold-system/src/undo.rs"), source).unwrap();
             fs::write(root.join("crates/leasehold-cli/Cargo.toml"), manifest).unwrap();
             let mut found = Vec::new();

@@ -14,7 +14,7 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{
     Coordinator, Distribution, EndedRun, Epoch, Error, Event, Kind, LeaseName, Outcome, Result, Slot, format_duration,
 };
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_work::output::Usage;
 use leasehold_work::schedule::{EndReason, Fate, Journals, RunEnd};
 use std::ffi::OsStr;
@@ -306,7 +306,7 @@ async fn tell<T>(
             None => return Err(given_up(is_stopped, trouble)),
         }
         let now = SystemClock.now();
-        if is_stopped || now + pause >= until || undone(Mend::EndToldOnce) {
+        if is_stopped || now + pause >= until || is_disabled(Fix::EndToldOnce) {
             return Err(given_up(is_stopped, trouble));
         }
         if is_quiet && now.saturating_since(begun) >= QUIET {

@@ -15,7 +15,7 @@ use crate::lease::record::{Drain, OperatorMark};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 use crate::time;
 use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
             // item for that much longer. Nobody trusts a renewal whose answer was lost.
             let earlier = tenure.deadline;
             tenure.deadline = now.plus(ttl.get());
-            if undone(Mend::ItemDeadlineNotShortened) {
+            if is_disabled(Fix::ItemDeadlineNotShortened) {
                 tenure.deadline = tenure.deadline.max(earlier);
             }
             tenure.ttl = *ttl;

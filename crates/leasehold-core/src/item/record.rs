@@ -8,7 +8,7 @@ use super::payload::Payload;
 use crate::lease::record::Drain;
 use crate::relocation::Relocation;
 use crate::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -304,7 +304,7 @@ impl Item {
 
     /// Whether its wait is over.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        if undone(Mend::ItemsWaitForTheClock) {
+        if is_disabled(Fix::ItemsWaitForTheClock) {
             return self.due.unwrap_or(self.added) <= now;
         }
         self.due.is_none_or(|due| due <= now)

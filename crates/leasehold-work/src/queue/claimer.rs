@@ -20,7 +20,7 @@ use leasehold_core::item::name::{ItemName, LinePosition};
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::store::{Watch, Watching};
 use leasehold_core::{Error, HolderId, Kind, Label, Result, Ttl, format_duration};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -190,7 +190,7 @@ impl Claimer {
                 }
                 Ok(None) => troubled = 0,
                 Err(error) if is_temporary(error.kind()) && troubled + 1 == MAX_TROUBLED => return Err(error),
-                Err(error) if undone(Mend::ItemErrorLeavesTheClaimer) => return Err(error),
+                Err(error) if is_disabled(Fix::ItemErrorLeavesTheClaimer) => return Err(error),
                 Err(error) => {
                     troubled += usize::from(is_temporary(error.kind()));
                     self.set_aside(position, error).await?;

@@ -13,7 +13,7 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{
     Epoch, Error, Jitter, Kind, Label, LeaseName, Live, Nonce, Result, Token, Ttl, format_duration, parse_duration,
 };
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_system::watch::PathWatch;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -265,7 +265,7 @@ impl SpoolClaimer {
             let Chores { odd, troubles, .. } = self.spool.tend()?;
             odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
             let last = odd.into_iter().chain(troubles).last();
-            last.filter(|_| undone(Mend::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
+            last.filter(|_| is_disabled(Fix::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
         }
         if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
             self.swept = Some(now);

@@ -11,7 +11,7 @@ use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use leasehold_core::{Checkpoint, Error, Kind, Result};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Spool {
             let plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
             let bytes = if plain { read_at_most(&path, Checkpoint::MAX_BYTES).ok()? } else { return None };
             let text = String::from_utf8(bytes);
-            if text.is_err() && undone(Mend::BadCheckpointEndsTheLane) {
+            if text.is_err() && is_disabled(Fix::BadCheckpointEndsTheLane) {
                 std::process::exit(65);
             }
             Checkpoint::new(text.ok()?).ok()

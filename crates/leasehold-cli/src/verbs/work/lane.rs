@@ -20,7 +20,7 @@ use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, sup
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Keeper, Kind, Result};
 use leasehold_stores::StoreUrl;
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Attempt, Content, Wait};
 use std::ffi::OsString;
@@ -325,7 +325,7 @@ async fn not_begun<B: Backlog>(
     obituaries: &Obituaries,
 ) -> Result<bool> {
     match unready {
-        Unready::Item(error) if undone(Mend::UnreadyItemEndsTheLane) => Err(error),
+        Unready::Item(error) if is_disabled(Fix::UnreadyItemEndsTheLane) => Err(error),
         Unready::Item(error) => {
             let id = &attempt.id;
             let failed = attempt_failed(backlog, grant, None, &format!("not begun: {error}"), obituaries).await;
@@ -350,7 +350,7 @@ async fn not_begun<B: Backlog>(
 fn prepare(plan: &Plan, folder: &mut WorkFolder, attempt: &Attempt) -> std::result::Result<Standby, Unready> {
     let payload = folder.prepare(&attempt.payload).map_err(Unready::Machine)?;
     let input = File::open(&payload).map_err(|e| match &attempt.payload {
-        Content::File(_) if !undone(Mend::UnreadableFileLeftUntried) => {
+        Content::File(_) if !is_disabled(Fix::UnreadableFileLeftUntried) => {
             Unready::Item(Error::unavailable("its payload cannot be read", e))
         }
         _ => Unready::Machine(cannot(e, &payload)),
