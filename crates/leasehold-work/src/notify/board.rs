@@ -7,7 +7,7 @@
 use super::facts::{Detail, Facts, Place, Subject};
 use super::notice::Notice;
 use super::rule::{Channel, Rule};
-use super::standing::Standing;
+use super::rule_state::RuleState;
 use crate::output::{self, Ring, RunOutput};
 use crate::queue::{Attempts, DedupeKey, ItemId, NewItem, Payload, Queue, State};
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Seen};
@@ -33,9 +33,9 @@ pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
 /// What was judged and told about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Watched {
-    /// One standing for each channel.
+    /// One state for each channel.
     #[serde(default)]
-    standings: BTreeMap<String, Standing>,
+    standings: BTreeMap<String, RuleState>,
     /// Messages that are not yet in their queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<Outgoing>,
@@ -58,17 +58,17 @@ impl Watched {
         for rule in rules.iter().filter(|rule| rule.is_about(subject)) {
             let channel = rule.channel.as_str();
             let before = self.standings.get(channel);
-            let (standing, mut notices) = Standing::judge(before, subject, rule, facts, now);
+            let (state, mut notices) = RuleState::judge(before, subject, rule, facts, now);
             notices.drain(..notices.len().saturating_sub(MAX_WAITING));
             if next.outbox.len() + notices.len() > MAX_WAITING {
                 continue;
             }
             let is_new = match before {
-                Some(before) => standing.differs(before),
-                None => !standing.is_plain() || rule.needs_baseline(subject),
+                Some(before) => state.differs(before),
+                None => !state.is_plain() || rule.needs_baseline(subject),
             };
             if is_new {
-                next.standings.insert(channel.to_owned(), standing);
+                next.standings.insert(channel.to_owned(), state);
             }
             let waiting = notices.into_iter().map(|notice| Outgoing { channel: channel.to_owned(), notice });
             next.outbox.extend(waiting);
@@ -91,7 +91,7 @@ impl Watched {
     }
 
     fn holds_back(&self) -> bool {
-        self.standings.values().any(Standing::holds_back)
+        self.standings.values().any(RuleState::holds_back)
     }
 
     /// The queue or the spool that the record is about; none if it is about a lease.
@@ -190,7 +190,7 @@ impl Board {
 
     /// Sends messages about dead letters that were held back for a while, or whose sender died before they were in
     /// their queue. Any queue's: its own worker may be gone.
-    pub(super) async fn tell_held_back(&self, key: &LeaseName, watched: &Watched) -> Result<()> {
+    pub(super) async fn report_held_back(&self, key: &LeaseName, watched: &Watched) -> Result<()> {
         let is_wanted = watched.holds_back() || watched.has_waiting();
         let Some(subject) = watched.subject(key).filter(|_| is_wanted) else { return Ok(()) };
         let nothing_new = Facts::of_queue(Vec::new());

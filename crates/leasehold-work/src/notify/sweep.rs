@@ -128,7 +128,7 @@ impl Board {
             }
         }
         for (key, watched) in &watched {
-            if let Err(error) = self.tell_held_back(key, watched).await {
+            if let Err(error) = self.report_held_back(key, watched).await {
                 trouble.get_or_insert(error);
             }
         }
@@ -139,7 +139,7 @@ impl Board {
     async fn sweep_held_back(&self) -> Result<()> {
         let mut trouble = None;
         for (key, watched) in &self.all_watched().await? {
-            if let Err(error) = self.tell_held_back(key, watched).await {
+            if let Err(error) = self.report_held_back(key, watched).await {
                 trouble.get_or_insert(error);
             }
         }
