@@ -3,13 +3,13 @@
 use leasehold_system::undo::Fix;
 use std::path::PathBuf;
 
-const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all] [--served] [--leasehold PATH]";
+const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo FIX|all] [--served] [--leasehold PATH]";
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     pub storm_ms: u64,
     pub seed: u64,
-    /// The mends to take back: one run for each; none is the ordinary run.
+    /// The fixes to turn off: one run for each; none is the ordinary run.
     pub undo: Vec<Fix>,
     /// Whether the fleet goes through a server.
     pub is_served: bool,

@@ -6,7 +6,7 @@
 
 use crate::queue::protocol::Order;
 use crate::queue::{Chores, Item, ItemId, ItemName, NewItem, Payload, Purged, QueueName, Reason, State};
-use crate::spool::{Shown, SpoolItem, Where};
+use crate::spool::{Shown, SpoolFolder, SpoolItem};
 use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment};
@@ -119,7 +119,7 @@ impl ItemView {
     pub fn is_dead(&self) -> bool {
         match self {
             ItemView::Item(_, item, _) => matches!(item.state, State::Dead { .. }),
-            ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.place == Where::Failed,
+            ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.folder == SpoolFolder::Failed,
         }
     }
 }

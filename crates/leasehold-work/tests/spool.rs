@@ -6,7 +6,7 @@ use leasehold_testbed::wait_until;
 use leasehold_work::backlog::Ordered;
 use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{Attempts, Chores, ItemId, NewItem, Payload};
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, Where};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFolder, SpoolGrant};
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -72,9 +72,9 @@ fn items_come_by_priority_and_age_and_each_goes_to_one_worker() {
         assert_eq!(grant.token().epoch.get(), 1);
         spool.complete(grant, Some(&Payload::result("ok").unwrap()), &[]).unwrap();
         let shown = spool.show(&grant.name().id).unwrap();
-        assert_eq!((shown.item.place, shown.notes[0].kind.as_str()), (Where::Done, "result"));
+        assert_eq!((shown.item.folder, shown.notes[0].kind.as_str()), (SpoolFolder::Done, "result"));
     }
-    assert_eq!(spool.items(&Where::Later).unwrap().len(), 1);
+    assert_eq!(spool.items(&SpoolFolder::Later).unwrap().len(), 1);
 }
 
 #[test]
@@ -117,9 +117,9 @@ fn a_sign_of_life_keeps_an_item() {
         wait_until("what gives no sign is put back", || {
             spool.renew(&mut grant).unwrap();
             spool.clean().unwrap();
-            spool.find(id).unwrap().place == Where::Ready
+            spool.find(id).unwrap().folder == SpoolFolder::Ready
         });
-        assert_eq!(spool.items(&Where::Ready).unwrap().len(), 1, "what gave signs of life was put back");
+        assert_eq!(spool.items(&SpoolFolder::Ready).unwrap().len(), 1, "what gave signs of life was put back");
         let again = claimer(&spool, "10s").claim().unwrap().unwrap();
         spool.complete(&again, None, &[]).unwrap();
     }
@@ -139,15 +139,15 @@ fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     let grant = worker.claim().unwrap().unwrap();
     spool.checkpoint(&grant, &Checkpoint::new("page 3").unwrap()).unwrap();
     assert_eq!(
-        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap().place,
-        Where::Later
+        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap().folder,
+        SpoolFolder::Later
     );
     assert!(worker.claim().unwrap().is_none());
     let grant = claimed(&mut worker);
     assert_eq!(spool.checkpoint_for(grant.name()).unwrap().as_str(), "page 3");
-    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap().place, Where::Failed);
+    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap().folder, SpoolFolder::Failed);
     let shown = spool.show(&id).unwrap();
-    assert_eq!(shown.item.place, Where::Failed);
+    assert_eq!(shown.item.folder, SpoolFolder::Failed);
     assert!(shown.notes.iter().any(|note| note.kind == "failed" && note.text == "no again\n"));
     let last = shown.item.name.epoch;
     assert!(spool.operate(&id, &ordered(Order::Retry { past: None })).unwrap().0.name.epoch > last);
@@ -178,10 +178,10 @@ fn follow_ups_are_added_once_and_keys_are_taken_once() {
         .map(|new| NewItem { payload: Payload::new("child").unwrap(), ..new })
         .collect();
     spool.complete(&grant, None, &children).unwrap();
-    assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
+    assert_eq!(spool.items(&SpoolFolder::Ready).unwrap().len(), 2);
     assert_eq!(spool.add(&keyed, &mut "again".as_bytes()).unwrap(), ("k.child".parse().unwrap(), false));
     spool.clean().unwrap();
-    assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
+    assert_eq!(spool.items(&SpoolFolder::Ready).unwrap().len(), 2);
     assert!(std::fs::read_dir(spool.root().join("outbox")).unwrap().next().is_none());
 }
 
@@ -202,10 +202,10 @@ fn workers_that_only_know_mv_can_join() {
         let (ok, out) = sh(&example("work with mv"), spool.root());
         assert!(ok, "{out}");
     }
-    let done = spool.items(&Where::Done).unwrap();
+    let done = spool.items(&SpoolFolder::Done).unwrap();
     assert_eq!(done.len(), 2, "{done:?}");
     assert!(done.iter().all(|name| name.epoch.get() == 1), "{done:?}");
-    assert!(spool.items(&Where::Ready).unwrap().is_empty());
+    assert!(spool.items(&SpoolFolder::Ready).unwrap().is_empty());
     // Of two additions with one key, by shells and by leasehold, in either order, one counts.
     let once = || sh(&example("add once with ln"), spool.root());
     assert_eq!(once(), (true, String::new()));
@@ -226,7 +226,7 @@ fn workers_that_only_know_mv_can_join() {
         let (ok, out) = sh(&example("work with mv"), spool.root());
         assert!(ok, "{name}: {out}");
     }
-    let done = spool.items(&Where::Done).unwrap();
+    let done = spool.items(&SpoolFolder::Done).unwrap();
     let ids: HashSet<_> = done.iter().map(|name| name.id.clone()).collect();
     assert_eq!((done.len(), ids.len()), (6, 6), "{done:?}");
     assert!(ids.contains(&"k.a.txt.exe".parse().unwrap()), "{ids:?}");
@@ -241,7 +241,7 @@ fn workers_that_only_know_mv_can_join() {
     std::fs::write(spool.root().join("go"), "").unwrap();
     assert!(!worker.join().unwrap().0, "its completion was not refused");
     std::fs::remove_file(spool.root().join("go")).unwrap();
-    assert_eq!(spool.items(&Where::Done).unwrap().len(), 6);
+    assert_eq!(spool.items(&SpoolFolder::Done).unwrap().len(), 6);
     assert_eq!(claimer(&spool, "10s").claim().unwrap().unwrap().token().epoch.get(), 3);
 }
 
@@ -308,7 +308,7 @@ fn a_folder_that_is_a_link_is_refused_or_passed_over() {
     drop(claimer(&spool, "1s").claim().unwrap().unwrap());
     wait_until("what gives no sign is put back", || spool.clean().unwrap().requeued > 0);
     assert!(elsewhere.join(&name).exists(), "the janitor went through a link");
-    assert_eq!((spool.items(&Where::Ready).unwrap().len(), spool.everything().unwrap().len()), (1, 2));
+    assert_eq!((spool.items(&SpoolFolder::Ready).unwrap().len(), spool.everything().unwrap().len()), (1, 2));
     let done = spool.root().join("done");
     std::fs::remove_dir_all(&done).unwrap();
     symlink(&elsewhere, &done).unwrap();

@@ -1,7 +1,7 @@
 //! A spool, as a [`Backlog`].
 
 use super::claiming::{SpoolClaimer, SpoolGrant};
-use super::folder::{Spool, Where};
+use super::folder::{Spool, SpoolFolder};
 use crate::backlog::{
     Addition, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, OnExpired, Ordered, Wait, Warn,
 };
@@ -177,8 +177,8 @@ impl Backlog for Spool {
     }
 
     async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport> {
-        let places = [Where::Done, Where::Cancelled, Where::Failed];
-        let done = self.purge(older_than, &places[..if with_dead { 3 } else { 2 }])?;
+        let kinds = [SpoolFolder::Done, SpoolFolder::Cancelled, SpoolFolder::Failed];
+        let done = self.purge(older_than, &kinds[..if with_dead { 3 } else { 2 }])?;
         Ok(JanitorReport::purged(done, warn))
     }
 }

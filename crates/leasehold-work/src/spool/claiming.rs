@@ -4,7 +4,7 @@
 //! worker claims in order: it lists `ready/` before each claim while that is short, and often when it is long. It warns
 //! once about a file that it may not claim, and skips it. Non-promise: with several workers the order is approximate.
 
-use super::folder::{Spool, Where, make, same_file, sync};
+use super::folder::{Spool, SpoolFolder, make, same_file, sync};
 use super::listing::{Told, folders, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
@@ -101,11 +101,11 @@ impl Spool {
         let id = id_of(token)?;
         let nonce = token.nonce.to_string();
         for worker in folders(&self.path("claimed"))?.into_iter().filter(|worker| worker.contains(&nonce)) {
-            let place = Where::Claimed(worker.clone());
-            let found = self.items(&place)?.into_iter().find(|name| name.id == id && name.epoch == token.epoch);
+            let folder = SpoolFolder::Claimed(worker.clone());
+            let found = self.items(&folder)?.into_iter().find(|name| name.id == id && name.epoch == token.epoch);
             if let Some(name) = found {
                 let ttl = Ttl::new(ttl_of(&worker))?;
-                let path = self.path(place.folder()).join(name.to_string());
+                let path = self.path(folder.path()).join(name.to_string());
                 let asked = SystemClock.now();
                 let silent = self.now()?.saturating_since(self.last_heartbeat(&path)?);
                 let trust_until = asked + ttl.get().saturating_sub(silent) - self.grain();
@@ -120,7 +120,7 @@ impl Spool {
         let held = token.epoch;
         let seen = self.find(id).map_or_else(
             |_| "it is gone".to_owned(),
-            |item| format!("seen={}, it is {} now", item.name.epoch, item.place.as_str()),
+            |item| format!("seen={}, it is {} now", item.name.epoch, item.folder.as_str()),
         );
         Error::new(Kind::Fenced, format!("stale epoch refused: resource=`spool:{id}` held={held} {seen}"))
     }
@@ -313,7 +313,7 @@ impl SpoolClaimer {
                 None => return Ok(Taken::Gone),
             },
         };
-        let folder = self.spool.path(Where::Claimed(self.worker.clone()).folder());
+        let folder = self.spool.path(SpoolFolder::Claimed(self.worker.clone()).path());
         let mut path = folder.join(name.to_string());
         let mut asked = SystemClock.now();
         let claim = || self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed);

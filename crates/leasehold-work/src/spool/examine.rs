@@ -4,7 +4,7 @@
 //! it. Nothing in the spool is changed except for a file in `tmp/`, which is removed again.
 //! Non-promise: the answer is for the current user; run it as each user who shares the spool.
 
-use super::folder::{FOLDERS, Spool, Where, failed, is_known};
+use super::folder::{FOLDERS, Spool, SpoolFolder, failed, is_known};
 use super::listing::{listing, odd_entry};
 use super::name::FileName;
 use super::rights::{GROUP_WRITES, OTHERS_WRITE, SETGID, STICKY, may_use};
@@ -157,8 +157,8 @@ impl Spool {
     /// Waiting items whose payload this user cannot read.
     fn payloads(&self) -> SpoolCheck {
         let (mut looked, mut closed) = (0, Vec::new());
-        for place in [Where::Ready, Where::Later] {
-            let folder = self.path(place.folder());
+        for kind in [SpoolFolder::Ready, SpoolFolder::Later] {
+            let folder = self.path(kind.path());
             for name in listing(&folder).map(|found| found.files).unwrap_or_default().into_iter().take(LOOKED_AT) {
                 looked += 1;
                 let path = folder.join(&name);

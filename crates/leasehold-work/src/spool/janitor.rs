@@ -6,7 +6,7 @@
 //! it does not know whether a worker is alive, only when it last gave a heartbeat.
 
 use super::claiming::{SHORT, ttl_of};
-use super::folder::{Spool, SpoolItem, Where, sync};
+use super::folder::{Spool, SpoolFolder, SpoolItem, sync};
 use super::heartbeat::heartbeat_file;
 use super::listing::{folders, listing, odd_entry};
 use super::name::FileName;
@@ -103,7 +103,7 @@ impl Spool {
             };
             let Some(silent) = self.silent_for(&folder.join(text), ttl, round.now) else { continue };
             match self.put_back(worker, &folder.join(text), &name, silent) {
-                Ok(Some(Where::Failed)) => round.chores.buried += 1,
+                Ok(Some(SpoolFolder::Failed)) => round.chores.buried += 1,
                 Ok(Some(_)) => round.chores.requeued += 1,
                 Ok(None) => {}
                 Err(error) => round.chores.troubles.push(error),
@@ -126,7 +126,7 @@ impl Spool {
     }
 
     /// Puts back an expired item; returns where it is then, unless another process was faster.
-    fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<Where>> {
+    fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<SpoolFolder>> {
         let (to, next) = self.after_failure(name, false, Some(Duration::ZERO))?;
         if !self.shift(from, &self.at(&to, &next), SpoolStep::Requeue, SpoolStep::SyncEnded)? {
             return Ok(None);
@@ -135,7 +135,7 @@ impl Spool {
         let why = format!("worker {worker} was silent for {}", format_duration(silent));
         let _ = self.note(name, "expired", format!("{why}\n").as_bytes());
         self.heard.tell(|| {
-            let seen = ItemView::File(SpoolItem { name: next.clone(), place: to.clone() });
+            let seen = ItemView::File(SpoolItem { name: next.clone(), folder: to.clone() });
             Expired { id: name.id.clone(), epoch: name.epoch, seen }
         });
         Ok(Some(to))
@@ -148,7 +148,7 @@ impl Spool {
             return Ok(());
         }
         let done: HashSet<String> =
-            self.items(&Where::Done)?.iter().map(|name| format!("{}.e{}", name.id, name.epoch)).collect();
+            self.items(&SpoolFolder::Done)?.iter().map(|name| format!("{}.e{}", name.id, name.epoch)).collect();
         // Before anything is added: if the completion were lost, the item would
         // be worked on again and its follow-ups added twice.
         if waiting.iter().any(|text| done.contains(text)) {

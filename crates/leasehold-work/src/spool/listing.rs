@@ -3,7 +3,7 @@
 //! Promise: an entry that cannot be an item, or cannot be read, is reported and skipped, and hides no other. Links are
 //! not followed. Non-promise: an entry that moves while its folder is read may be missed.
 
-use super::folder::{Spool, SpoolItem, Where, failed, same_file};
+use super::folder::{Spool, SpoolFolder, SpoolItem, failed, same_file};
 use super::name::FileName;
 use crate::queue::{DedupeKey, ItemId};
 use leasehold_core::{Error, Kind, Result, printable};
@@ -110,25 +110,31 @@ pub struct SpoolSurvey {
 
 impl Spool {
     /// The items in a folder, in order. Files with other names are left out.
-    pub fn items(&self, place: &Where) -> Result<Vec<FileName>> {
-        Ok(in_order(names(&self.path(place.folder()))?))
+    pub fn items(&self, folder: &SpoolFolder) -> Result<Vec<FileName>> {
+        Ok(in_order(names(&self.path(folder.path()))?))
     }
 
     /// Reads everything. What cannot be read hides nothing else.
     pub fn survey(&self) -> SpoolSurvey {
         let mut seen = SpoolSurvey::default();
-        let mut places = vec![Where::Ready, Where::Later, Where::Done, Where::Failed, Where::Cancelled];
+        let mut kinds = vec![
+            SpoolFolder::Ready,
+            SpoolFolder::Later,
+            SpoolFolder::Done,
+            SpoolFolder::Failed,
+            SpoolFolder::Cancelled,
+        ];
         match listing(&self.path("claimed")) {
-            Ok(claimed) => drop(places.splice(2..2, claimed.folders.into_iter().map(Where::Claimed))),
+            Ok(claimed) => drop(kinds.splice(2..2, claimed.folders.into_iter().map(SpoolFolder::Claimed))),
             Err(error) => seen.closed.push(error),
         }
-        for place in places {
-            let folder = self.path(place.folder());
+        for kind in kinds {
+            let folder = self.path(kind.path());
             match listing(&folder) {
                 Ok(found) => {
                     seen.odd.extend(found.odd(&folder));
                     let items = in_order(found.files).into_iter();
-                    seen.items.extend(items.map(|name| SpoolItem { name, place: place.clone() }));
+                    seen.items.extend(items.map(|name| SpoolItem { name, folder: kind.clone() }));
                 }
                 Err(error) => seen.closed.push(error),
             }

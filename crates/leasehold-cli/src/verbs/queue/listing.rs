@@ -4,7 +4,7 @@ use super::view::{item, plain, spooled};
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::{Timestamp, printable};
 use leasehold_work::queue::{Item, ItemName, Reason, State};
-use leasehold_work::spool::{PlainFile, Spool, SpoolItem, Where};
+use leasehold_work::spool::{PlainFile, Spool, SpoolFolder, SpoolItem};
 use leasehold_work::tally::{SameReason, Tally};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -69,14 +69,14 @@ pub fn last(name: &ItemName) -> Order {
 }
 
 /// Where an item of a spool comes, whose names sort in the order of claiming; plain names come after those.
-pub const fn spool_order(place: &Where, plain: u8) -> (u8, u8) {
-    let group = match place {
-        Where::Ready => 0,
-        Where::Later => 1,
-        Where::Claimed(_) => 2,
-        Where::Failed => 3,
-        Where::Cancelled => 4,
-        Where::Done => 5,
+pub const fn spool_order(folder: &SpoolFolder, plain: u8) -> (u8, u8) {
+    let group = match folder {
+        SpoolFolder::Ready => 0,
+        SpoolFolder::Later => 1,
+        SpoolFolder::Claimed(_) => 2,
+        SpoolFolder::Failed => 3,
+        SpoolFolder::Cancelled => 4,
+        SpoolFolder::Done => 5,
     };
     (group, plain)
 }
@@ -130,7 +130,7 @@ pub fn row(value: &Value, seen: &Item, now: Timestamp) -> Vec<String> {
 pub fn spool_line(spool: &Spool, item: &SpoolItem) -> (Value, Vec<String>) {
     let mut value = spooled(item);
     value["payload_begins"] = json!(spool.beginning(item, LOOKED_AT + 1).map(|bytes| beginning(&bytes)));
-    let mut what = format!("{}/", item.place.folder().display());
+    let mut what = format!("{}/", item.folder.path().display());
     if let Some(why) = spool.why_dead(item) {
         value["why"] = json!(why.as_str());
         what = format!("{what}: {why}");
@@ -144,7 +144,7 @@ pub fn plain_line(spool: &Spool, file: &PlainFile) -> (Value, Vec<String>) {
     let mut value = plain(file);
     let bytes = spool.beginning_of_plain(&file.name, LOOKED_AT + 1);
     value["payload_begins"] = json!(bytes.map(|bytes| beginning(&bytes)));
-    let row = cells(&value, format!("{}/, as {}", Where::Ready.folder().display(), printable(&file.name)));
+    let row = cells(&value, format!("{}/, as {}", SpoolFolder::Ready.path().display(), printable(&file.name)));
     (value, row)
 }
 
