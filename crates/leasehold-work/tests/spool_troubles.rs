@@ -111,7 +111,7 @@ fn entries_at_every_limit_stop_nobody() {
     assert_eq!((distinct.len(), SAID.lock().unwrap().len()), (first.len(), first.len()), "something was said twice");
     let seen = spool.survey();
     assert_eq!(seen.items.len(), 6, "{:?}", seen.items);
-    assert!(seen.closed.is_empty() && seen.odd.len() > 10, "{seen:?}");
+    assert!(seen.closed.is_empty() && seen.foreign.len() > 10, "{seen:?}");
     let shown = spool.show(&"k.huge".parse().unwrap()).unwrap();
     assert_eq!((shown.bytes, spool.payload(&shown.item, 1 << 20).unwrap()), (1 << 40, None));
     assert!(ready.join(".hidden").exists());

@@ -273,7 +273,7 @@ impl Claimer {
 
     /// Sets a stale entry aside for a while, where only the server can remove it from the line. Otherwise it would be
     /// tried again and again, and hide those behind it.
-    fn pass_over(&mut self, position: &LinePosition) {
+    fn skip(&mut self, position: &LinePosition) {
         if self.queue.line.is_served() {
             self.view.busy.insert(position.clone(), self.queue.clock().now() + TROUBLED);
         }
@@ -347,14 +347,14 @@ impl Claimer {
             }
             Applied::No { seen, .. } => {
                 let tag = listed.tag().clone();
-                self.pass_over(&listed.position);
+                self.skip(&listed.position);
                 self.queue.repair_entry(&name, &seen, listed.position, Some(tag)).await?;
                 Ok(None)
             }
             // Purged.
             Applied::Missing => {
                 let tag = listed.tag().clone();
-                self.pass_over(&listed.position);
+                self.skip(&listed.position);
                 self.queue.line.leave(&listed.position, Some(tag)).await?;
                 Ok(None)
             }

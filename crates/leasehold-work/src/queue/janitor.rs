@@ -41,7 +41,7 @@ pub struct Chores {
     /// Items whose wait was too long because the store's clock was set back, and was shortened to what was requested.
     pub redated: usize,
     /// Entries of a spool that are not items.
-    pub odd: Vec<Error>,
+    pub foreign: Vec<Error>,
     /// Items that were left as they are, and why: their records cannot be read, or the store did not answer.
     pub troubles: Vec<Error>,
 }
@@ -63,7 +63,7 @@ struct Patience {
 
 impl Patience {
     /// The result for one item. Its own error is added to `troubles`; an error here is the store's.
-    fn hear<T: Default>(&mut self, name: &ItemName, done: Result<T>, troubles: &mut Vec<Error>) -> Result<T> {
+    fn record<T: Default>(&mut self, name: &ItemName, done: Result<T>, troubles: &mut Vec<Error>) -> Result<T> {
         let error = match done {
             Ok(done) => {
                 self.in_a_row = 0;
@@ -154,7 +154,7 @@ impl Queue {
             let expired = seen.has_run_out();
             let is_misdated = item.relocation.is_none() && item.has_future_times(page.now);
             if is_misdated || (expired && thorough == Thorough::Yes) {
-                match patience.hear(&name, self.reap(&name).await, &mut chores.troubles)? {
+                match patience.record(&name, self.reap(&name).await, &mut chores.troubles)? {
                     _ if is_misdated => chores.redated += 1,
                     Some(State::Ready) => chores.requeued += 1,
                     Some(State::Dead { .. }) => chores.buried += 1,
@@ -162,10 +162,10 @@ impl Queue {
                 }
             } else if expired || is_wanted(item) {
                 let entered = self.enter_if_missing(&name, &seen).await;
-                chores.lined_up += usize::from(patience.hear(&name, entered, &mut chores.troubles)?);
+                chores.lined_up += usize::from(patience.record(&name, entered, &mut chores.troubles)?);
             } else if !item.outbox.is_empty() {
                 let settled = self.settle(&name, &seen).await.map(|()| true);
-                chores.settled += usize::from(patience.hear(&name, settled, &mut chores.troubles)?);
+                chores.settled += usize::from(patience.record(&name, settled, &mut chores.troubles)?);
             }
         }
         Ok(())
@@ -208,7 +208,7 @@ impl Queue {
 
     /// Reports that the claim of this record has expired, and what became of the item.
     pub(super) fn tell_expired(&self, name: &ItemName, before: &Item, after: &Item) {
-        self.heard.tell(|| {
+        self.on_expired.call(|| {
             let seen = ItemView::written(name.clone(), after.clone());
             Expired { id: name.id.clone(), epoch: before.epoch, seen }
         });
@@ -328,7 +328,7 @@ impl Queue {
                 let old = seen.record.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
                 if old && which(&seen.record.state) {
                     let erased = self.erase(&name, &seen).await;
-                    purged.items += usize::from(patience.hear(&name, erased, &mut purged.troubles)?);
+                    purged.items += usize::from(patience.record(&name, erased, &mut purged.troubles)?);
                 }
             }
             match next {
@@ -453,19 +453,19 @@ impl Sweep {
 mod tests {
     use super::*;
 
-    fn hear_in_a_row(kind: Kind) -> Option<usize> {
+    fn failures_until_error(kind: Kind) -> Option<usize> {
         let (mut patience, mut troubles) = (Patience::default(), Vec::new());
         let name = ItemName { queue: "mail".parse().unwrap(), id: ItemId::fresh(Timestamp::from_millis(1)) };
-        let heard = |_: &usize| patience.hear::<bool>(&name, Err(Error::new(kind, "no")), &mut troubles).is_err();
-        (1..=100).find(heard)
+        let fails = |_: &usize| patience.record::<bool>(&name, Err(Error::new(kind, "no")), &mut troubles).is_err();
+        (1..=100).find(fails)
     }
 
     #[test]
     fn only_a_store_that_does_not_answer_stops_the_janitor() {
-        assert_eq!(hear_in_a_row(Kind::Unavailable), Some(MAX_TROUBLED));
-        assert_eq!(hear_in_a_row(Kind::Moved), Some(1));
+        assert_eq!(failures_until_error(Kind::Unavailable), Some(MAX_TROUBLED));
+        assert_eq!(failures_until_error(Kind::Moved), Some(1));
         for of_the_items in [Kind::Invalid, Kind::Corrupt, Kind::Regressed, Kind::Fenced] {
-            assert_eq!(hear_in_a_row(of_the_items), None, "{of_the_items:?}");
+            assert_eq!(failures_until_error(of_the_items), None, "{of_the_items:?}");
         }
     }
 }

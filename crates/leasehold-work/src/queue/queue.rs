@@ -32,7 +32,7 @@ pub struct Queue {
     clock: Arc<dyn Clock>,
     /// The migration that this handle works for, which does not block it.
     pub(super) migration: Option<Nonce>,
-    pub(super) heard: OnExpired,
+    pub(super) on_expired: OnExpired,
 }
 
 /// An item to be added.
@@ -93,7 +93,7 @@ impl Queue {
             store,
             clock,
             migration: None,
-            heard: OnExpired::default(),
+            on_expired: OnExpired::default(),
         }
     }
 

@@ -69,7 +69,7 @@ impl Fate {
 
     /// The counter for a fate that is recorded without a run that would count it.
     pub const fn event(self) -> Option<Event> {
-        if let Fate::Died = self { Some(Event::Died) } else { self.passed_over() }
+        if let Fate::Died = self { Some(Event::Died) } else { self.skipped() }
     }
 
     /// Whether the slot was not run although nobody wanted that.
@@ -78,7 +78,7 @@ impl Fate {
     }
 
     /// The counter for a slot that was not run; none for one that was.
-    pub const fn passed_over(self) -> Option<Event> {
+    pub const fn skipped(self) -> Option<Event> {
         match self {
             Fate::SkippedOverlap => Some(Event::SkippedOverlap),
             Fate::DroppedTooOld => Some(Event::DroppedTooOld),
@@ -321,7 +321,7 @@ impl Journal {
 
     /// Records that a slot was not run, unless its fate is known; returns whether that is new. `before` is the previous
     /// slot: consecutive slots that were not run share an entry.
-    pub fn pass_over(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
+    pub fn skip(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
         if self.single(slot).is_some() || self.is_settled(slot) || self.has_forgotten(slot) {
             return false;
         }
@@ -408,8 +408,8 @@ pub enum Note {
     Known,
     /// See [`Journal::drop_slots`].
     Dropped(Vec<Dropped>),
-    /// See [`Journal::pass_over`].
-    PassedOver {
+    /// See [`Journal::skip`].
+    Skipped {
         /// The slot.
         slot: Slot,
         /// The slot before it.
@@ -433,7 +433,7 @@ impl Journal {
         match note {
             Note::Known => self.since = Some(self.since.map_or(at, |since| since.min(at))),
             Note::Dropped(dropped) => drop(self.drop_slots(dropped, at, host)),
-            Note::PassedOver { slot, before, fate } => drop(self.pass_over(*slot, *before, *fate, at, host)),
+            Note::Skipped { slot, before, fate } => drop(self.skip(*slot, *before, *fate, at, host)),
             Note::GivenUp(slot) => drop(self.give_up(*slot, at, host)),
             Note::Rewound => self.rewind(at),
             Note::Began(slot, epoch) => self.begin(*slot, *epoch, at, host),
@@ -469,7 +469,7 @@ mod tests {
         let entry = &journal.entries[0];
         assert_eq!((entry.fate, entry.host.as_str(), entry.attempts), (Fate::Succeeded, "b", 2));
         assert!(journal.is_settled(slot(1_000)) && !journal.is_settled(slot(2_000)));
-        assert!(!journal.pass_over(slot(1_000), None, Fate::SkippedOverlap, at, "c"));
+        assert!(!journal.skip(slot(1_000), None, Fate::SkippedOverlap, at, "c"));
     }
 
     #[test]

@@ -130,11 +130,11 @@ impl Journals {
         Ok(new)
     }
 
-    /// See [`Journal::pass_over`]; counts the slot if it is new.
-    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
-        let note = Note::PassedOver { slot, before, fate };
+    /// See [`Journal::skip`]; counts the slot if it is new.
+    pub async fn skip(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
+        let note = Note::Skipped { slot, before, fate };
         let (mut old, now) = self.jobs.write(job, &note, &self.host).await?;
-        let new = old.pass_over(slot, before, fate, now, &self.host);
+        let new = old.skip(slot, before, fate, now, &self.host);
         self.count(job, Some(fate).filter(|_| new)).await?;
         Ok(new)
     }

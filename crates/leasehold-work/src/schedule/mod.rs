@@ -16,7 +16,9 @@ mod slots;
 
 pub use cron::Cron;
 pub use definition::{Definition, Definitions, FileRevision, PublishReport, Publisher, RunDefinition};
-pub use due::{COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Known, Last, Owed, Plan, due};
+pub use due::{
+    BackfillNeed, COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Known, Last, Plan, due,
+};
 pub use job::{Busy, Job, JobTable, Timing, backfill_lease, idempotency_key, is_backfill, parse_instant, slot_text};
 pub use journal::{ENTRIES_KEPT, EndReason, Entry, Fate, Journal, Note, RunEnd};
 pub use journals::{JobVerbs, Journals, Listed};

@@ -5,7 +5,7 @@
 //! once about a file that it may not claim, and skips it. Non-promise: with several workers the order is approximate.
 
 use super::folder::{Spool, SpoolFolder, make, same_file, sync};
-use super::listing::{Told, folders, listing};
+use super::listing::{Warnings, folders, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::queue::{Chores, DedupeKey, ItemId, Priority};
@@ -140,7 +140,7 @@ pub struct SpoolClaimer {
     swept: Option<Moment>,
     spread: u64,
     jitter: Jitter,
-    told: Told,
+    warnings: Warnings,
 }
 
 /// A listing of `ready/`.
@@ -190,14 +190,14 @@ impl SpoolClaimer {
             swept: None,
             spread: 1,
             jitter,
-            told: Told::default(),
+            warnings: Warnings::default(),
         })
     }
 
     /// Calls `warn` once for each file that is skipped because it cannot be claimed, put back or read.
     #[must_use]
     pub fn warning(mut self, warn: fn(&Error)) -> Self {
-        self.told.by(warn);
+        self.warnings.by(warn);
         self
     }
 
@@ -249,7 +249,7 @@ impl SpoolClaimer {
                 }
                 Taken::Gone => self.spread = (self.spread * 2).min(MAX_SPREAD),
                 Taken::Refused(error) => {
-                    self.told.tell(&error);
+                    self.warnings.warn(&error);
                     self.refused.insert(text, SystemClock.now());
                 }
             }
@@ -262,15 +262,15 @@ impl SpoolClaimer {
         let pause = (self.ttl.get() / 3).min(POLL);
         if self.cleaned.is_none_or(|cleaned| now >= cleaned + pause) {
             self.cleaned = Some(now);
-            let Chores { odd, troubles, .. } = self.spool.tend()?;
-            odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
-            let last = odd.into_iter().chain(troubles).last();
+            let Chores { foreign, troubles, .. } = self.spool.clean_urgent()?;
+            foreign.iter().chain(&troubles).for_each(|error| self.warnings.warn(error));
+            let last = foreign.into_iter().chain(troubles).last();
             last.filter(|_| is_disabled(Fix::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
         }
         if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
             self.swept = Some(now);
-            let Chores { odd, troubles, .. } = self.spool.clean()?;
-            odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
+            let Chores { foreign, troubles, .. } = self.spool.clean()?;
+            foreign.iter().chain(&troubles).for_each(|error| self.warnings.warn(error));
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl SpoolClaimer {
         let began = SystemClock.now();
         let ready = self.spool.path("ready");
         let all = listing(&ready)?;
-        all.odd(&ready).for_each(|odd| self.told.tell(&odd));
+        all.foreign(&ready).for_each(|error| self.warnings.warn(&error));
         let mut found = all.files;
         let count = found.len();
         self.refused.retain(|_, at| began < *at + REFUSED);
@@ -308,7 +308,7 @@ impl SpoolClaimer {
         let parsed = FileName::parse(text);
         let mut name = match &parsed {
             Some(name) => name.raised(),
-            None => match self.stranger(text, &from)? {
+            None => match self.adopt_plain_file(text, &from)? {
                 Some(name) => name.raised(),
                 None => return Ok(Taken::Gone),
             },
@@ -333,7 +333,7 @@ impl SpoolClaimer {
         }
         if parsed.is_none() {
             // Another file of that name may have come since it was checked, and its key is not taken yet.
-            let now = self.stranger(text, &path)?.map(|now| now.raised());
+            let now = self.adopt_plain_file(text, &path)?.map(|now| now.raised());
             let differs = |now: &FileName| now.id.is_keyed() != name.id.is_keyed() || now.epoch > name.epoch;
             if let Some(now) = now.filter(differs) {
                 let to = folder.join(now.to_string());
@@ -357,7 +357,7 @@ impl SpoolClaimer {
 
     /// A file that somebody put into `ready/` under a plain name: it becomes an item with that key. If the key is taken
     /// or the name is not a valid key, it gets an id of its own.
-    fn stranger(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
+    fn adopt_plain_file(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
         if !fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
             return Ok(None);
         }

@@ -79,14 +79,14 @@ impl Spool {
                 self.note(&grant.name, "result", result.bytes())?;
             }
             if !add.is_empty() {
-                self.lay_out(&outbox, add)?;
+                self.write_outbox(&outbox, add)?;
             }
         }
         if !self.end(grant.path(), &SpoolFolder::Done, &grant.name)? {
             let _ = fs::remove_dir_all(&outbox);
             return Err(self.stale(&grant.name.id, &grant.token));
         }
-        self.fan_out(&outbox)?;
+        self.add_follow_ups(&outbox)?;
         // The first try may have added these without syncing them.
         let lines = if again && !add.is_empty() { &["ready", "later"][..] } else { &[] };
         lines.iter().try_for_each(|line| sync(&self.path(line)))?;
@@ -98,7 +98,7 @@ impl Spool {
     }
 
     /// Writes the follow-ups of a completion to its outbox, under their final names.
-    fn lay_out(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
+    fn write_outbox(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
         self.reach(SpoolStep::LayOut);
         // Removes what an earlier try of the same claim left.
         match fs::remove_dir_all(outbox) {
@@ -116,14 +116,14 @@ impl Spool {
     }
 
     /// Adds the follow-ups in an outbox. Any number of processes may do so at once: each file is moved once.
-    pub(super) fn fan_out(&self, outbox: &Path) -> Result<()> {
+    pub(super) fn add_follow_ups(&self, outbox: &Path) -> Result<()> {
         if !is_folder(outbox) {
             return Ok(());
         }
         for text in names(outbox)? {
             let Some(name) = FileName::parse(&text) else { continue };
             let from = outbox.join(&text);
-            let mut next = self.redated(&from, &name).unwrap_or(name);
+            let mut next = self.with_times_reset(&from, &name).unwrap_or(name);
             if let Some(key) = next.id.as_str().strip_prefix("k.") {
                 match self.take_key_of(&from, &self.path("keys").join(key), &next.id)? {
                     Key::Ours => next.epoch = next.epoch.max(self.first_epoch()?),

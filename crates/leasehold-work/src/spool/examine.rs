@@ -5,7 +5,7 @@
 //! Non-promise: the answer is for the current user; run it as each user who shares the spool.
 
 use super::folder::{FOLDERS, Spool, SpoolFolder, failed, is_known};
-use super::listing::{listing, odd_entry};
+use super::listing::{foreign_entry, listing};
 use super::name::FileName;
 use super::rights::{GROUP_WRITES, OTHERS_WRITE, SETGID, STICKY, may_use};
 use leasehold_core::{Error, Kind, Nonce, Result, format_duration, printable};
@@ -127,12 +127,14 @@ impl Spool {
         checks.extend(self.workers_of_others());
         checks.push(self.payloads());
         checks.push(self.trial());
-        let mut odd = self.survey().odd;
+        let mut foreign = self.survey().foreign;
         if let Ok(own) = listing(self.root()) {
             let strange = own.files.iter().chain(&own.folders).chain(&own.others).filter(|name| !is_known(name));
-            odd.extend(strange.map(|name| odd_entry(self.root(), name, "it is no part of a spool; move it elsewhere")));
+            foreign.extend(
+                strange.map(|name| foreign_entry(self.root(), name, "it is no part of a spool; move it elsewhere")),
+            );
         }
-        checks.extend(odd.iter().take(NAMED).map(|odd| note("entries", odd.to_string())));
+        checks.extend(foreign.iter().take(NAMED).map(|foreign| note("entries", foreign.to_string())));
         checks
     }
 

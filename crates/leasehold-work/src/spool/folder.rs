@@ -43,7 +43,7 @@ pub struct Spool {
     lineage: Lineage,
     abandoned: Duration,
     steps: Observed<SpoolStep>,
-    pub(super) heard: OnExpired,
+    pub(super) on_expired: OnExpired,
 }
 
 /// The folder that an item is in.
@@ -185,7 +185,7 @@ impl Spool {
             lineage,
             abandoned: ABANDONED,
             steps,
-            heard: OnExpired::default(),
+            on_expired: OnExpired::default(),
         })
     }
 

@@ -122,7 +122,7 @@ impl Spool {
 
     /// The new name of an item that waits too long because the clock was set back: it then waits as long as was
     /// requested, from now on. None if that is not so.
-    pub(super) fn redated(&self, path: &Path, name: &FileName) -> Option<FileName> {
+    pub(super) fn with_times_reset(&self, path: &Path, name: &FileName) -> Option<FileName> {
         let since = changed(&fs::symlink_metadata(path).ok()?);
         let now = self.now().ok()?;
         let misdated = since > now.plus(self.skew());

@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// How many different warnings one worker gives.
-const MAX_TOLD: usize = 1_000;
+const MAX_WARNINGS: usize = 1_000;
 
 /// The contents of a folder.
 #[derive(Default)]
@@ -35,14 +35,14 @@ impl Listing {
     }
 
     /// An error for each entry that is not a plain file.
-    pub fn odd(&self, folder: &Path) -> impl Iterator<Item = Error> {
+    pub fn foreign(&self, folder: &Path) -> impl Iterator<Item = Error> {
         let why = "it is no plain file with a name in UTF-8; move it elsewhere, or remove it";
-        self.folders.iter().chain(&self.others).map(move |odd| odd_entry(folder, odd, why))
+        self.folders.iter().chain(&self.others).map(move |foreign| foreign_entry(folder, foreign, why))
     }
 }
 
 /// The warning about an entry that is skipped.
-pub(super) fn odd_entry(folder: &Path, name: &str, why: &str) -> Error {
+pub(super) fn foreign_entry(folder: &Path, name: &str, why: &str) -> Error {
     Error::new(Kind::Invalid, format!("passed over `{}` in {}: {why}", printable(name), folder.display()))
 }
 
@@ -105,7 +105,7 @@ pub struct SpoolSurvey {
     /// Errors of folders that this user cannot look into; there may be items in them.
     pub closed: Vec<Error>,
     /// Errors for entries that are where items are and cannot be one.
-    pub odd: Vec<Error>,
+    pub foreign: Vec<Error>,
 }
 
 impl Spool {
@@ -132,7 +132,7 @@ impl Spool {
             let folder = self.path(kind.path());
             match listing(&folder) {
                 Ok(found) => {
-                    seen.odd.extend(found.odd(&folder));
+                    seen.foreign.extend(found.foreign(&folder));
                     let items = in_order(found.files).into_iter();
                     seen.items.extend(items.map(|name| SpoolItem { name, folder: kind.clone() }));
                 }
@@ -170,24 +170,24 @@ fn in_order(mut names: Vec<String>) -> Vec<FileName> {
 
 /// The warnings that a worker has given, each once.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    said: HashSet<String>,
+pub(super) struct Warnings {
+    given: HashSet<String>,
     warn: Option<fn(&Error)>,
 }
 
-impl Told {
+impl Warnings {
     /// Sets the function that is called with warnings.
     pub fn by(&mut self, warn: fn(&Error)) {
         self.warn = Some(warn);
     }
 
     /// Warns, unless it did so before.
-    pub fn tell(&mut self, error: &Error) {
+    pub fn warn(&mut self, error: &Error) {
         let Some(warn) = self.warn else { return };
-        if self.said.len() < MAX_TOLD && self.said.insert(error.to_string()) {
+        if self.given.len() < MAX_WARNINGS && self.given.insert(error.to_string()) {
             warn(error);
-            if self.said.len() == MAX_TOLD {
-                warn(&Error::new(Kind::Invalid, format!("{MAX_TOLD} such lines were said; there may be more")));
+            if self.given.len() == MAX_WARNINGS {
+                warn(&Error::new(Kind::Invalid, format!("{MAX_WARNINGS} such lines were said; there may be more")));
             }
         }
     }

@@ -162,8 +162,8 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
 }
 
 fn files(context: &Context, spool: &Spool, wanted: Option<&str>) -> Result<Exit> {
-    let SpoolSurvey { items, closed, odd } = spool.survey();
-    closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
+    let SpoolSurvey { items, closed, foreign } = spool.survey();
+    closed.iter().chain(&foreign).for_each(|error| output::say(&error.to_string()));
     let is_wanted = |folder: &SpoolFolder| wanted.is_none_or(|state| folder.as_str() == state);
     // The survey has them in this order, and names sort in the order of claiming.
     let mut listed = Vec::new();

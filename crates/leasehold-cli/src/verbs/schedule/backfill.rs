@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::verbs::relay::{Relay, exit_of};
 use leasehold_core::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::schedule::{Busy, Job, Journals, Known, Owed, backfill_lease, slot_text};
+use leasehold_work::schedule::{BackfillNeed, Busy, Job, Journals, Known, backfill_lease, slot_text};
 use std::io::IsTerminal;
 use std::process::Command;
 
@@ -159,10 +159,10 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
     for slot in job.schedule.between(after, to.0).filter(|slot| !known.has_succeeded(*slot)) {
         // A backfill may have been at it before.
         let backfilled = claimed(coordinator, &backfill_lease(&job.name, slot)?).await?;
-        match Owed::of(&known, backfilled, slot) {
-            Owed::Nothing => {}
-            Owed::Run => found.slots.push(slot),
-            Owed::Forgotten => found.forgotten.push(slot),
+        match BackfillNeed::of(&known, backfilled, slot) {
+            BackfillNeed::Done => {}
+            BackfillNeed::Needed => found.slots.push(slot),
+            BackfillNeed::Unknown => found.forgotten.push(slot),
         }
         if found.slots.len() > max {
             break;

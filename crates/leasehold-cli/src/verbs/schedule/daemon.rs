@@ -75,7 +75,7 @@ impl Watcher for Teller {
                     "`{name}` for slot {slot} was interrupted under epoch {epoch}; it is run again"
                 );
             }
-            Decided::PassedOver(slot, fate) => {
+            Decided::Skipped(slot, fate) => {
                 let (line, slot, outcome) = (passed_line(name, slot, fate), slot_text(slot), fate.as_str());
                 match fate {
                     Fate::SkippedOverlap | Fate::Paused => {

@@ -55,7 +55,7 @@ pub enum Decided {
     /// It is run again. A loss during the run was already reported by that run.
     Interrupted(Slot, Epoch, Outcome),
     /// This slot is not run.
-    PassedOver(Slot, Fate),
+    Skipped(Slot, Fate),
     /// These slots are not caught up on.
     Dropped(Dropped),
     /// No slot can be run until this one's time has come, or an operator sets the mark back: it was claimed while the
@@ -89,12 +89,12 @@ pub(super) struct Dispatcher {
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
     set_back: AtomicBool,
-    told: Mutex<Told>,
+    reported: Mutex<Reported>,
 }
 
 /// What was reported about jobs and is not repeated until it changes, and which journals are still to be read.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     trouble: HashMap<LeaseName, String>,
     ahead: HashMap<LeaseName, Slot>,
     /// Jobs whose journal must be read before anything is run, whatever the lease's record says.
@@ -166,8 +166,8 @@ impl Dispatcher {
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
         let asking = Semaphore::new(ASKING);
         let set_back = AtomicBool::new(false);
-        let told = Mutex::default();
-        Dispatcher { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
+        let reported = Mutex::default();
+        Dispatcher { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, reported }
     }
 
     pub(super) fn coordinator(&self) -> &Arc<dyn LeaseVerbs> {
@@ -216,7 +216,7 @@ impl Dispatcher {
     pub(super) async fn check(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
         match unless_it_panics(self.settle(job)).await.flatten() {
             Ok(again) => {
-                self.told().trouble.remove(&job.name);
+                self.reported().trouble.remove(&job.name);
                 again
             }
             Err(error) => {
@@ -229,27 +229,27 @@ impl Dispatcher {
     /// Reports trouble, once for as long as it stays the same.
     fn trouble(&self, job: &Job, error: Error) {
         let text = error.to_string();
-        if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
+        if self.reported().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
             self.watcher.decided(job, Decided::Trouble(error));
         }
     }
 
     /// Reads the journals of these jobs before any of them is run: a damaged one stops its job.
     pub(super) fn check_journal_of(&self, jobs: impl IntoIterator<Item = LeaseName>) {
-        self.told().unread.extend(jobs);
+        self.reported().unread.extend(jobs);
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports a job whose slots are claimed ahead of their time.
-    fn tell_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
+    fn report_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
         let Some(until) = ahead else {
-            self.told().ahead.remove(&job.name);
+            self.reported().ahead.remove(&job.name);
             return;
         };
-        if self.told().ahead.insert(job.name.clone(), until) != Some(until) {
+        if self.reported().ahead.insert(job.name.clone(), until) != Some(until) {
             self.watcher.decided(job, Decided::Ahead { until, now });
         }
     }
@@ -261,10 +261,10 @@ impl Dispatcher {
             let seen = self.coordinator.inspect(&job.name).await?;
             self.learn(seen.now, asked);
             let plan = self.plan(job, &seen).await?;
-            self.tell_ahead(job, plan.ahead, seen.now);
+            self.report_ahead(job, plan.ahead, seen.now);
             let (given_up, dropped) = self.journals.settle(&job.name, &plan).await?;
             if let Some((slot, fate)) = given_up {
-                self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                self.watcher.decided(job, Decided::Skipped(slot, fate));
             }
             dropped.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
             if dropped != plan.due.dropped {
@@ -301,11 +301,11 @@ impl Dispatcher {
     /// The plan for what was seen.
     async fn plan(&self, job: &Job, seen: &Inspection) -> Result<Plan> {
         let usual = Plan::without_journal(&job.schedule, &seen.record, job.catch_up, seen.now);
-        if let Some(plan) = usual.filter(|_| !self.told().unread.contains(&job.name)) {
+        if let Some(plan) = usual.filter(|_| !self.reported().unread.contains(&job.name)) {
             return Ok(plan);
         }
         let mut journal = self.journals.read(&job.name).await?.0;
-        self.told().unread.remove(&job.name);
+        self.reported().unread.remove(&job.name);
         if journal.since.is_none_or(|since| since > seen.now) {
             journal.since = Some(self.journals.register(&job.name).await?);
         }
@@ -340,8 +340,8 @@ impl Dispatcher {
                 Readiness::Clear => return Ok(First::Clear(candidate)),
                 Readiness::Later(at) => later = later.into_iter().chain([at]).min(),
                 Readiness::Over(fate) => {
-                    if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
-                        self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                    if self.journals.skip(&job.name, slot, job.schedule.before(slot), fate).await? {
+                        self.watcher.decided(job, Decided::Skipped(slot, fate));
                         written = true;
                     }
                 }
