@@ -78,7 +78,7 @@ fn items_come_by_priority_and_age_and_each_goes_to_one_worker() {
 }
 
 #[test]
-fn what_ran_out_is_put_back_and_the_silent_worker_is_fenced() {
+fn what_expired_is_put_back_and_the_silent_worker_is_fenced() {
     let (_folder, spool) = spool();
     let id = add(&spool, "x");
     let mut slow = claimer(&spool, "1s");
@@ -246,7 +246,7 @@ fn workers_that_only_know_mv_can_join() {
 }
 
 #[test]
-fn a_folder_that_is_no_spool_is_left_alone() {
+fn a_folder_that_is_not_a_spool_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("thesis.tex"), "x").unwrap();
     let error = Spool::open(folder.path()).unwrap_err();
@@ -257,7 +257,7 @@ fn a_folder_that_is_no_spool_is_left_alone() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_passed_over_and_nothing_spins() {
+fn what_is_not_a_plain_file_is_skipped_and_nothing_spins() {
     static WARNED: AtomicUsize = AtomicUsize::new(0);
     let (folder, spool) = spool();
     let ready = spool.root().join("ready");
@@ -294,7 +294,7 @@ fn what_is_no_plain_file_is_passed_over_and_nothing_spins() {
 }
 
 #[test]
-fn a_folder_that_is_a_link_is_refused_or_passed_over() {
+fn a_folder_that_is_a_link_is_refused_or_skipped() {
     let (folder, spool) = spool();
     let elsewhere = folder.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();

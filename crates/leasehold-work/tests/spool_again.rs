@@ -87,7 +87,7 @@ fn follow_ups() -> Vec<NewItem> {
 }
 
 #[test]
-fn a_completion_that_is_told_again_adds_its_follow_ups_once() {
+fn a_completion_that_is_reported_again_adds_its_follow_ups_once() {
     for janitor in [false, true] {
         for at in 1.. {
             let (_folder, spool) = spool();
@@ -168,7 +168,7 @@ fn begins_anew(spool: &Spool, last: Epoch, how: &str) {
 }
 
 #[test]
-fn a_key_that_is_used_again_goes_on_above_its_old_epochs() {
+fn a_key_that_is_used_again_continues_above_its_old_epochs() {
     for how in 0..4 {
         let (_folder, spool) = spool();
         let mut last = live_and_end(&spool, how);
@@ -382,7 +382,7 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
 
 /// A failure whose sync failed is told again, and its due time is another one by then.
 #[test]
-fn a_failure_that_is_told_again_is_not_stale() {
+fn a_failure_that_is_reported_again_is_not_stale() {
     let (_folder, spool) = spool();
     spool.add_bytes(&NewItem::default(), b"x").unwrap();
     let grant = claim(&spool);

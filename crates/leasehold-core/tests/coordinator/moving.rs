@@ -125,7 +125,7 @@ async fn a_namespace_is_moved_by_one_migration_at_a_time() {
 
 /// A process that slept cannot make it go on, nor can the same command, run again while it is taken back.
 #[tokio::test]
-async fn a_migration_that_was_given_up_never_goes_on() {
+async fn a_migration_that_was_given_up_never_continues() {
     for has_begun in [true, false] {
         let bench = bench();
         let store = bench.store.as_ref();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_metadata_server_that_fails_is_told_from_one_that_is_not_there() {
+    async fn a_metadata_server_that_fails_is_distinguished_from_one_that_is_not_there() {
         if std::env::home_dir().is_some_and(|home| home.join(".config/gcloud").exists()) {
             eprintln!("skipped: the driver would use this user's own sign-in of gcloud");
             return;

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_documented_error_is_told_apart() {
+    fn every_documented_error_is_distinguished() {
         let client = crate::http::builder().build().unwrap();
         let service = Service::new(client, Tokens::Emulator, "http://x".into(), "p", "(default)");
         let refused = |status: u16, code: &str, said: &str, phase: Phase| {

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emulator_variable_that_users_know_is_heeded() {
+    fn the_emulator_variable_that_users_know_is_respected() {
         let env = Env::from([("FIRESTORE_EMULATOR_HOST".to_owned(), "localhost:8080".to_owned())]);
         let store = FirestoreStore::new(&address("firestore://p/x"), &Namespace::default(), env).unwrap();
         assert!(store.service.is_emulator());

@@ -124,7 +124,7 @@ async fn of_the_reminders_that_wait_only_the_newest_is_left_and_what_came_before
 }
 
 #[tokio::test]
-async fn dead_letters_that_were_held_back_are_told_by_whoever_looks_at_another_queue() {
+async fn dead_letters_that_were_held_back_are_reported_by_whoever_looks_at_another_queue() {
     let fixture = Fixture::new(&[Cause::DeadLetter], None);
     let spool = || Subject::Spool(leasehold_core::Lineage::from_u128(7), "spool:/srv/letters".into());
     for subject in [Subject::Queue("mail".parse().unwrap()), spool()] {
@@ -152,7 +152,7 @@ async fn dead_letters_that_were_held_back_are_told_by_whoever_looks_at_another_q
 }
 
 #[tokio::test]
-async fn every_channel_is_told_however_many_there_are_and_how_long_it_was_down() {
+async fn every_channel_is_notified_however_many_there_are_and_how_long_it_was_down() {
     let fixture = Fixture::new(&[], None);
     let channels: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
     let rules = channels

@@ -84,7 +84,7 @@ impl LeaseHistory {
 }
 
 #[test]
-fn after_so_many_failures_in_a_row_it_is_told_once_and_so_is_the_recovery() {
+fn after_so_many_failures_in_a_row_it_is_reported_once_and_so_is_the_recovery() {
     let mut history =
         LeaseHistory::new(Rule { after: 3, recovered_after: 2, ..rule(&[Cause::Failed, Cause::Recovered]) });
     let failed = Outcome::Failed;
@@ -129,7 +129,7 @@ fn a_machine_that_died_before_it_told_leaves_it_to_whoever_looks_next() {
 }
 
 #[test]
-fn a_failure_that_was_over_before_anybody_judged_it_is_told_unless_it_is_old() {
+fn a_failure_that_was_over_before_anybody_judged_it_is_reported_unless_it_is_old() {
     const DAY: u64 = 24 * 60;
     for (outcome, told) in [(Outcome::Failed, "failed"), (Outcome::Expired, "lost")] {
         let mut history = LeaseHistory::new(rule(&[Cause::Failed, Cause::Lost, Cause::Recovered]));
@@ -243,7 +243,7 @@ fn a_clock_that_was_ahead_keeps_nobody_quiet() {
 }
 
 #[test]
-fn what_nobody_runs_is_told_once_whether_it_is_late_or_missed_and_its_slots_are_counted() {
+fn what_nobody_runs_is_reported_once_whether_it_is_late_or_missed_and_its_slots_are_counted() {
     let mut history = LeaseHistory::new(rule(&[Cause::Missed, Cause::Late, Cause::Recovered]));
     let schedule = Arc::new(Schedule::every(Duration::from_secs(60)).unwrap());
     history.facts.schedule = Some(schedule.clone());
@@ -374,7 +374,7 @@ fn no_two_messages_of_one_outage_have_one_id() {
 }
 
 #[test]
-fn what_is_told_after_the_quiet_is_another_message_and_a_new_outage_is_told_though_nobody_looked() {
+fn a_report_after_the_quiet_is_another_message_and_a_new_outage_is_reported_though_nobody_looked() {
     let flapping = |history: &mut LeaseHistory| {
         for _ in 0..10 {
             history.ends(Outcome::Failed);

@@ -167,7 +167,19 @@ impl Dispatcher {
         let asking = Semaphore::new(ASKING);
         let set_back = AtomicBool::new(false);
         let reported = Mutex::default();
-        Dispatcher { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, reported }
+        Dispatcher {
+            coordinator,
+            journals,
+            launcher,
+            watcher,
+            settings,
+            tell,
+            asking,
+            running,
+            anchor,
+            set_back,
+            reported,
+        }
     }
 
     pub(super) fn coordinator(&self) -> &Arc<dyn LeaseVerbs> {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_told_from_a_job() {
+    fn a_variable_is_distinguished_from_a_job() {
         assert_eq!(variable("PATH = \"/usr/bin:/bin\""), Some(("PATH".into(), "/usr/bin:/bin".into())));
         assert_eq!(variable("0 3 * * * A=b ./x"), None);
         assert_eq!(variable("@daily A=b ./x"), None);
