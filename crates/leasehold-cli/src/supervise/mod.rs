@@ -281,7 +281,7 @@ impl Supervisor {
         match wire::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);
-                if self.terminal.as_ref().is_some_and(Terminal::is_spoken_to) {
+                if self.terminal.as_ref().is_some_and(Terminal::is_interactive) {
                     self.lend_terminal();
                 }
             }
@@ -332,7 +332,7 @@ impl Supervisor {
             return;
         }
         if reached {
-            if !crate::stopping::reach(|| terminal.lend_in_turn(group)) {
+            if !crate::stopping::reach(|| terminal.lend_when_continued(group)) {
                 // Nobody is left to bring it to the front, so it is told what the system tells such a group.
                 signal_group(group, Signal::HUP);
             }

@@ -174,16 +174,16 @@ pub(super) struct Purged {
 /// Our user, according to the server that we are connected to. This is the only
 /// answer with a time that needs no stream.
 #[derive(Debug, Deserialize)]
-pub(super) struct WhoAmI {
-    server: Teller,
+pub(super) struct ServerTime {
+    server: ServerInfo,
 }
 
 #[derive(Debug, Deserialize)]
-struct Teller {
+struct ServerInfo {
     time: String,
 }
 
-impl WhoAmI {
+impl ServerTime {
     pub(super) fn now(&self) -> Option<Timestamp> {
         millis_of(&self.server.time).map(Timestamp::from_millis)
     }
