@@ -450,7 +450,7 @@ const MAX_SETTINGS: u64 = 1024 * 1024;
 fn read_bounded(path: &Path) -> std::io::Result<String> {
     let file = std::fs::File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no plain file"));
+        return Err(std::io::Error::other("it is not a plain file"));
     }
     let mut text = String::new();
     file.take(MAX_SETTINGS + 1).read_to_string(&mut text)?;

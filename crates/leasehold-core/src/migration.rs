@@ -72,7 +72,7 @@ impl Mark {
 
     /// The error for a migration that somebody else is giving up.
     pub fn given_up(&self) -> Error {
-        let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, give \
+        let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was interrupted, give \
                        it up again, and then start over";
         let (from, to) = self.ends();
         let remedy = Remedy::AbortMigration { from: Some(from.clone()), to: Some(to.clone()) };
@@ -94,7 +94,7 @@ impl Mark {
         };
         let (begun, (from, to)) = (self.begun(now), self.ends());
         let message = format!(
-            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was broken off, it has \
+            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was interrupted, it has \
              to be finished or given up"
         );
         let remedy = Remedy::FinishMigration { from: from.clone(), to: to.clone() };

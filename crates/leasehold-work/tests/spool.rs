@@ -271,7 +271,7 @@ fn what_is_not_a_plain_file_is_skipped_and_nothing_spins() {
     assert!(Command::new("mkfifo").arg(ready.join("pipe")).status().unwrap().success());
     std::fs::write(spool.root().join("claimed/file"), "").unwrap();
     let mut worker = claimer(&spool, "10s").warning(|error| {
-        assert!(error.to_string().contains("passed over"), "{error}");
+        assert!(error.to_string().contains("skipped"), "{error}");
         WARNED.fetch_add(1, Ordering::Relaxed);
     });
     let (sender, answers) = std::sync::mpsc::channel();

@@ -215,7 +215,7 @@ fn broken_off(order: BulkOrder, acted: Acted, of: u64, error: Error) -> Problem 
     let Acted { done, left } = acted;
     let rest = of - done - left;
     let told = told(order, done, left);
-    let message = format!("{told} Then it was broken off, and {rest} were not or perhaps not acted on; count again");
+    let message = format!("{told} Then it was interrupted, and {rest} were not or perhaps not acted on; count again");
     Error::new(error.kind(), message).with_source(error).into()
 }
 

@@ -101,7 +101,7 @@ impl Service {
             return Err(self.refused(&answer, phase));
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
-            let message = format!("{self} gave an answer that is none of Firestore's; check the endpoint");
+            let message = format!("{self} gave an answer that is not Firestore's; check the endpoint");
             Failure::Error(Error::new(phase.unanswered(), message).with_source(e))
         })
     }

@@ -151,13 +151,13 @@ impl FirestoreStore {
     }
 
     fn malformed(&self, phase: Phase) -> Error {
-        let message = format!("{} gave an answer that is none of Firestore's; check the endpoint", self.service);
+        let message = format!("{} gave an answer that is not Firestore's; check the endpoint", self.service);
         Error::new(phase.unanswered(), message)
     }
 
     fn value(&self, document: &Value) -> Result<Versioned> {
         let damaged = || {
-            let message = format!("{} has a document that is none of leasehold's; remove it by hand", self.parent);
+            let message = format!("{} has a document that is not leasehold's; remove it by hand", self.parent);
             Error::new(Kind::Corrupt, message)
         };
         let revision = document["updateTime"].as_str().ok_or_else(damaged)?;

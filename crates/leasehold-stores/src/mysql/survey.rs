@@ -79,14 +79,14 @@ fn judge(seen: &ServerState) -> Survey {
 
 /// What survives a crash of the server itself.
 fn disk(mut survey: Survey, seen: &ServerState) -> Survey {
-    let flush = seen.get("innodb_flush_log_at_trx_commit").unwrap_or("not told");
+    let flush = seen.get("innodb_flush_log_at_trx_commit").unwrap_or("not reported");
     survey = if flush == "1" || (flush == "3" && seen.version.contains("MariaDB")) {
         survey.fine("innodb_flush_log_at_trx_commit", flush)
     } else {
         let advice = "set it to 1: otherwise a crash forgets swaps that were answered";
         worse(survey).advise("innodb_flush_log_at_trx_commit", flush, advice)
     };
-    let doublewrite = seen.get("innodb_doublewrite").unwrap_or("not told");
+    let doublewrite = seen.get("innodb_doublewrite").unwrap_or("not reported");
     survey = if matches!(doublewrite, "ON" | "1" | "DETECT_AND_RECOVER") {
         survey.fine("innodb_doublewrite", doublewrite)
     } else {
@@ -107,10 +107,10 @@ fn disk(mut survey: Survey, seen: &ServerState) -> Survey {
 /// What survives a failover to a replica.
 fn replication(survey: Survey, seen: &ServerState) -> Survey {
     if !seen.is_on("log_bin") {
-        return survey.fine("log_bin", seen.get("log_bin").unwrap_or("not told"));
+        return survey.fine("log_bin", seen.get("log_bin").unwrap_or("not reported"));
     }
     let survey = survey.fine("log_bin", "ON");
-    let sync = seen.get("sync_binlog").unwrap_or("not told");
+    let sync = seen.get("sync_binlog").unwrap_or("not reported");
     let survey = if sync == "1" {
         survey.fine("sync_binlog", sync)
     } else {

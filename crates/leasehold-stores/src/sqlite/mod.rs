@@ -75,12 +75,12 @@ impl SqliteStore {
 
     /// Makes a change, together with others that are waiting.
     async fn change(&self, change: Pending) -> Result<Swap> {
-        let broken_off = || Error::new(Kind::Indeterminate, "the sqlite call was broken off");
+        let interrupted = || Error::new(Kind::Indeterminate, "the sqlite call was interrupted");
         let (tell, mut answer) = oneshot::channel();
         self.shared.wait_for(Waiting { change, tell });
         let database = tokio::select! {
             biased;
-            answered = &mut answer => return answered.unwrap_or_else(|_| Err(broken_off())),
+            answered = &mut answer => return answered.unwrap_or_else(|_| Err(interrupted())),
             database = self.shared.database.clone().lock_owned() => database,
         };
         let pending = self.shared.take_pending();
@@ -96,7 +96,7 @@ impl SqliteStore {
                 let _ = tell.send(answer);
             }
         });
-        answer.await.unwrap_or_else(|_| Err(broken_off()))
+        answer.await.unwrap_or_else(|_| Err(interrupted()))
     }
 }
 
@@ -105,7 +105,7 @@ impl SqliteStore {
 async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
         let kind = phase.unanswered();
-        Err(Error::new(kind, "the sqlite call was broken off").with_source(e))
+        Err(Error::new(kind, "the sqlite call was interrupted").with_source(e))
     })
 }
 

@@ -309,7 +309,7 @@ impl Queue {
             Ok(()) => Ok(purged),
             Err(error) if purged.items == 0 => Err(error),
             Err(error) => {
-                let message = format!("{} items were purged before it was broken off; run this again", purged.items);
+                let message = format!("{} items were purged before it was interrupted; run this again", purged.items);
                 Err(Error::new(Kind::Indeterminate, message).with_source(error))
             }
         }

@@ -57,7 +57,7 @@ impl Queue {
             },
             // It expired and was put back in line; nobody has claimed it since.
             (State::Ready, None) => TokenState::Expired,
-            (_, None) => TokenState::Ended { how: "given up, for it ran out too often," },
+            (_, None) => TokenState::Ended { how: "given up because its claims expired too often," },
         }
     }
 }

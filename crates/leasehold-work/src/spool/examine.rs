@@ -130,9 +130,8 @@ impl Spool {
         let mut foreign = self.survey().foreign;
         if let Ok(own) = listing(self.root()) {
             let strange = own.files.iter().chain(&own.folders).chain(&own.others).filter(|name| !is_known(name));
-            foreign.extend(
-                strange.map(|name| foreign_entry(self.root(), name, "it is no part of a spool; move it elsewhere")),
-            );
+            foreign
+                .extend(strange.map(|name| foreign_entry(self.root(), name, "not part of a spool; move it elsewhere")));
         }
         checks.extend(foreign.iter().take(NAMED).map(|foreign| note("entries", foreign.to_string())));
         checks

@@ -36,14 +36,14 @@ impl Listing {
 
     /// An error for each entry that is not a plain file.
     pub fn foreign(&self, folder: &Path) -> impl Iterator<Item = Error> {
-        let why = "it is no plain file with a name in UTF-8; move it elsewhere, or remove it";
+        let why = "not a plain file with a UTF-8 name; move it elsewhere, or remove it";
         self.folders.iter().chain(&self.others).map(move |foreign| foreign_entry(folder, foreign, why))
     }
 }
 
 /// The warning about an entry that is skipped.
 pub(super) fn foreign_entry(folder: &Path, name: &str, why: &str) -> Error {
-    Error::new(Kind::Invalid, format!("passed over `{}` in {}: {why}", printable(name), folder.display()))
+    Error::new(Kind::Invalid, format!("skipped `{}` in {}: {why}", printable(name), folder.display()))
 }
 
 /// Lists a folder.
@@ -187,7 +187,7 @@ impl Warnings {
         if self.given.len() < MAX_WARNINGS && self.given.insert(error.to_string()) {
             warn(error);
             if self.given.len() == MAX_WARNINGS {
-                warn(&Error::new(Kind::Invalid, format!("{MAX_WARNINGS} such lines were said; there may be more")));
+                warn(&Error::new(Kind::Invalid, format!("{MAX_WARNINGS} such warnings were given; there may be more")));
             }
         }
     }
