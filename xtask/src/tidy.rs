@@ -234,13 +234,13 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
         let is_full = feature == "sql" || full.contains(&format!("\"{feature}\""));
         need(is_full, "turn the feature on in `full` of crates/leasehold/Cargo.toml");
         if what == "stores" {
-            let open = read(&folder.join("src/open.rs"));
+            let open = read(&folder.join("src/open/mod.rs"));
             let line = open.split(&format!("feature: \"{feature}\"")).nth(1).and_then(|rest| rest.split('}').next());
-            need(line.is_some(), "give it a line in DRIVERS of open.rs");
+            need(line.is_some(), "give it a line in DRIVERS of open/mod.rs");
             let line = line.unwrap_or_default();
             let (arm, edit) = match line.contains("is_path: true") {
-                true => (format!("\"{feature}\" => Some("), "give it an arm in `open_path` of open.rs"),
-                false => (format!("\"{feature}\" => {feature},"), "give it a line in `networked!` of open.rs"),
+                true => (format!("\"{feature}\" => Some("), "give it an arm in `open_path` of open/mod.rs"),
+                false => (format!("\"{feature}\" => {feature},"), "give it a line in `networked!` of open/mod.rs"),
             };
             need(open.contains(&arm), edit);
             let scheme = line.split("schemes: &[\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or(feature);

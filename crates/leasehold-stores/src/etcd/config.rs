@@ -3,7 +3,7 @@
 //! Promise: contradictions are refused, and TLS is never dropped silently. Non-promise: it makes no connection.
 
 use crate::http;
-use crate::open::concealed;
+use crate::open::redacted_text;
 use crate::url::{Address, Host, Secret};
 use leasehold_core::{Error, Kind, Result, printable};
 use reqwest::{Certificate, Client, Identity, redirect};
@@ -124,7 +124,7 @@ fn endpoints(address: &Address, variable: Variable<'_>) -> Result<Vec<Endpoint>>
     let listed = variable("ETCDCTL_ENDPOINTS").unwrap_or_default();
     let mut found = Vec::new();
     for text in listed.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let refuse = |what: &str| Error::invalid("ETCDCTL_ENDPOINTS", concealed(text), what);
+        let refuse = |what: &str| Error::invalid("ETCDCTL_ENDPOINTS", redacted_text(text), what);
         let (is_tls, rest) = match text.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", _)) if is_tls => return Err(refuse("it is without TLS, which `etcds://` asks for")),
