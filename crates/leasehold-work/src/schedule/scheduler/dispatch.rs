@@ -7,8 +7,7 @@
 use super::{Event, Launcher, Origin, Settings, Start};
 use crate::schedule::due::{Candidate, Dropped, Plan};
 use crate::schedule::job::{Busy, Job};
-use crate::schedule::journal::{Fate, RunEnd};
-use crate::schedule::journals::Journals;
+use crate::schedule::journal::{Fate, Journals, RunEnd};
 use crate::schedule::requests::Requested;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};

@@ -13,7 +13,7 @@ pub use dispatch::{Decided, Watcher};
 pub use pulse::Pulse;
 
 use crate::schedule::job::Job;
-use crate::schedule::journals::{JobVerbs, Journals};
+use crate::schedule::journal::{JobVerbs, Journals};
 use async_trait::async_trait;
 use dispatch::{Dispatcher, Tried};
 use leasehold_core::clock::Moment;

@@ -3,8 +3,8 @@
 //! Promise: an event in a note is counted once, by the first process that
 //! writes the note. Non-promise: counting is best effort.
 
+use super::{Fate, Journal, KIND, Note, RunEnd};
 use crate::schedule::due::{Dropped, Interrupted, Plan};
-use crate::schedule::journal::{Fate, Journal, KIND, Note, RunEnd};
 use crate::schedule::requests::{Requested, RunRequests};
 use async_trait::async_trait;
 use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
@@ -99,7 +99,7 @@ impl Journals {
         Journals::shared(Arc::new(jobs))
     }
 
-    pub(super) fn shared(jobs: Arc<dyn JobVerbs>) -> Self {
+    pub(in crate::schedule) fn shared(jobs: Arc<dyn JobVerbs>) -> Self {
         Journals { jobs, host: leasehold_system::host::name() }
     }
 
