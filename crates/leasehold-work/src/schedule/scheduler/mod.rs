@@ -7,6 +7,7 @@
 mod agenda;
 mod dispatch;
 mod pulse;
+mod readiness;
 
 pub use agenda::Agenda;
 pub use dispatch::{Decided, Watcher};
