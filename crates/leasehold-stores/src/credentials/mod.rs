@@ -16,7 +16,7 @@ mod connection;
 pub(crate) mod google;
 #[cfg(test)]
 #[cfg(all(feature = "dynamodb", feature = "firestore"))]
-mod rotation;
+mod rotation_tests;
 
 use async_trait::async_trait;
 #[cfg(feature = "object")]

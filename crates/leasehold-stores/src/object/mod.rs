@@ -17,7 +17,7 @@ mod files;
 mod layout;
 mod proof;
 #[cfg(test)]
-mod rotation;
+mod rotation_tests;
 
 pub use files::Files;
 
