@@ -123,14 +123,14 @@ pub struct Marks {
 
 /// The record, as it was read.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct MarksSnapshot {
     /// The record; the default one if there is none.
     pub marks: Marks,
     /// The store's time when it was read.
     pub now: Timestamp,
 }
 
-impl Seen {
+impl MarksSnapshot {
     /// Refuses to create a name in a namespace that is leaving or has left, or into which another namespace is moving.
     pub fn check(&self, what: &str) -> Result<()> {
         self.check_for(what, None)
@@ -252,9 +252,9 @@ fn document(store: &dyn Store) -> Result<Document<'_, Marks>> {
 }
 
 /// Reads the record. A namespace that was never moved has the default.
-pub async fn look(store: &dyn Store) -> Result<Seen> {
+pub async fn look(store: &dyn Store) -> Result<MarksSnapshot> {
     let seen = document(store)?.look(SystemClock.now()).await?;
-    Ok(Seen { marks: seen.record, now: seen.anchor.now })
+    Ok(MarksSnapshot { marks: seen.record, now: seen.anchor.now })
 }
 
 /// The error for a record that is moving or has moved. If the namespace's mark

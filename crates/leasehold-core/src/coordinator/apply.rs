@@ -3,7 +3,7 @@
 //! Promise and non-promise are the coordinator's: see the module above.
 
 use super::Coordinator;
-use crate::cell::{Applied, Cell, Decision, Protocol, Row, Seen, Start, Unanswered};
+use crate::cell::{Applied, Cell, Decision, Protocol, Row, Snapshot, Start, Unanswered};
 use crate::clock::Moment;
 use crate::codec;
 use crate::error::{Error, Kind, Result};
@@ -22,7 +22,7 @@ use std::borrow::Cow;
 pub(super) struct Changed {
     /// The store's time on which it was decided.
     pub(super) before: Anchor,
-    pub(super) written: Seen<Ownership>,
+    pub(super) written: Snapshot<Ownership>,
     /// The transfer that the request made, if it moves the epoch. After a lost
     /// answer it may be found only in the archive.
     pub(super) transfer: Option<Transfer>,
@@ -31,7 +31,7 @@ pub(super) struct Changed {
 /// Why a request was refused, and the record that refused it.
 pub(super) struct Refused {
     pub(super) refusal: Box<Refusal>,
-    pub(super) seen: Box<Seen<Ownership>>,
+    pub(super) seen: Box<Snapshot<Ownership>>,
 }
 
 /// Where a lease's record is stored.
@@ -91,14 +91,14 @@ impl<'a> LeaseRow<'a> {
         Ok(())
     }
 
-    pub(super) async fn seen(&self, asked: Moment) -> Result<Seen<Ownership>> {
+    pub(super) async fn seen(&self, asked: Moment) -> Result<Snapshot<Ownership>> {
         let reading = self.coordinator.store.read(&Key::new(Shelf::Lease, self.lease)).await?;
         let anchor = Anchor { now: reading.now, asked };
         Ok(match reading.value {
-            None => Seen::new(Ownership::default(), None, anchor),
+            None => Snapshot::new(Ownership::default(), None, anchor),
             Some(value) => {
                 let record = codec::decode(KIND, &value.bytes, self.lease.as_str())?;
-                Seen::new(record, Some(value.revision), anchor)
+                Snapshot::new(record, Some(value.revision), anchor)
             }
         })
     }
@@ -111,21 +111,21 @@ impl Row for LeaseRow<'_> {
         format!("lease `{}`", self.lease)
     }
 
-    async fn read(&self, asked: Moment) -> Result<Option<Seen<Ownership>>> {
+    async fn read(&self, asked: Moment) -> Result<Option<Snapshot<Ownership>>> {
         self.seen(asked).await.map(Some)
     }
 
-    async fn remember(&self, seen: Seen<Ownership>, base: &Ownership) -> Seen<Ownership> {
+    async fn remember(&self, seen: Snapshot<Ownership>, base: &Ownership) -> Snapshot<Ownership> {
         let record = self.coordinator.with_history(self.lease, seen.record, base.epoch).await;
-        Seen { record, ..seen }
+        Snapshot { record, ..seen }
     }
 
     async fn write(
         &mut self,
-        seen: &Seen<Ownership>,
+        seen: &Snapshot<Ownership>,
         mut next: Ownership,
         asked: Moment,
-    ) -> Result<Option<Seen<Ownership>>> {
+    ) -> Result<Option<Snapshot<Ownership>>> {
         if next.newborn && next != seen.record && std::mem::take(&mut self.checks_mark) {
             // Checked before anything is written: a namespace that has moved
             // must get no record for a name that it never had.
@@ -139,7 +139,7 @@ impl Row for LeaseRow<'_> {
             None => Verb::Direct,
         };
         let change = Change { notify: self.notify, verb, ..Change::put(&key, seen.revision.as_ref(), &bytes) };
-        Ok(Seen::after(self.coordinator.store.write(&change).await?, next, asked))
+        Ok(Snapshot::after(self.coordinator.store.write(&change).await?, next, asked))
     }
 }
 
@@ -213,8 +213,8 @@ impl Coordinator {
         lease: &LeaseName,
         request: &Request,
         expected: Option<&Revision>,
-        remembered: Option<&Seen<Ownership>>,
-    ) -> Result<Option<Seen<Ownership>>> {
+        remembered: Option<&Snapshot<Ownership>>,
+    ) -> Result<Option<Snapshot<Ownership>>> {
         lease.check_lease()?;
         let (seen, now) = match remembered.filter(|seen| seen.revision.as_ref() == expected) {
             Some(seen) => (Cow::Borrowed(seen), seen.anchor.at_latest(self.clock.now(), self.grain())),
@@ -240,7 +240,7 @@ impl Coordinator {
     }
 
     /// Writes a record again unchanged, if it has this revision, for a client whose earlier write got no answer.
-    pub async fn confirm(&self, lease: &LeaseName, expected: &Revision) -> Result<Option<Seen<Ownership>>> {
+    pub async fn confirm(&self, lease: &LeaseName, expected: &Revision) -> Result<Option<Snapshot<Ownership>>> {
         let seen = self.look(lease).await?;
         if seen.revision.as_ref() != Some(expected) {
             return Ok(None);
@@ -252,7 +252,12 @@ impl Coordinator {
     /// The first write of a name may race with a migration that began after the mark was read. The record was written
     /// before this second read of the mark, so either the migration sees the record, or this read sees the migration.
     /// In the second case the write is taken back, because nothing was granted yet.
-    async fn check_birth(&self, lease: &LeaseName, before: &Seen<Ownership>, written: &Seen<Ownership>) -> Result<()> {
+    async fn check_birth(
+        &self,
+        lease: &LeaseName,
+        before: &Snapshot<Ownership>,
+        written: &Snapshot<Ownership>,
+    ) -> Result<()> {
         let is_settled = !written.record.newborn || written.record.relocation.is_some();
         if is_settled || self.store.capabilities().by_verbs {
             return Ok(());

@@ -12,7 +12,7 @@ use leasehold_core::{
     Acquired, Ask, Epoch, Error, Grant, HolderId, Keeper, KeeperState, Kind, Label, LeaseName, Nonce, Outcome, Result,
     Right, Ttl,
 };
-use leasehold_guards::stored::{FenceRecord, Merged, SeenFence, behind};
+use leasehold_guards::stored::{FenceRecord, FenceSnapshot, Merged, behind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -199,7 +199,7 @@ impl ProxyLease {
 
 /// A fence that is this proxy's to move.
 struct Signed {
-    seen: SeenFence,
+    seen: FenceSnapshot,
     filed: Option<HighWater>,
     inherited: Option<Inherited>,
 }

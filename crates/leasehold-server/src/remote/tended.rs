@@ -5,7 +5,7 @@
 //! names, and the store compares that revision again; another server, or this one after a restart, reads the record instead.
 //! Memory is bounded.
 
-use leasehold_core::cell::Seen;
+use leasehold_core::cell::Snapshot;
 use leasehold_core::{Coordinator, Key, LeaseName, Ownership};
 use leasehold_stores::Namespace;
 use leasehold_system::sync::Mutex;
@@ -31,7 +31,7 @@ type Place<T> = HashMap<(Namespace, LeaseName), T>;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Tended {
-    leases: Mutex<Place<Arc<Seen<Ownership>>>>,
+    leases: Mutex<Place<Arc<Snapshot<Ownership>>>>,
     /// Queues that workers ask for.
     queues: Arc<Mutex<Place<Care>>>,
     /// The records that are watched through this server.
@@ -61,12 +61,12 @@ impl Hinted {
 
 impl Tended {
     /// A lease as it was last written through this server.
-    pub(super) fn remembered(&self, namespace: &Namespace, lease: &LeaseName) -> Option<Arc<Seen<Ownership>>> {
+    pub(super) fn remembered(&self, namespace: &Namespace, lease: &LeaseName) -> Option<Arc<Snapshot<Ownership>>> {
         self.leases.lock().get(&(namespace.clone(), lease.clone())).cloned()
     }
 
     /// Remembers a lease that is held; forgets one that is not, or that somebody else has changed.
-    pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Seen<Ownership>>) {
+    pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Snapshot<Ownership>>) {
         let mut leases = self.leases.lock();
         let place = (namespace.clone(), lease.clone());
         match written.filter(|seen| seen.record.tenure.is_some()) {

@@ -10,7 +10,7 @@ use super::rule::{Channel, Rule};
 use super::rule_state::RuleState;
 use crate::output::{self, Ring, RunOutput};
 use crate::queue::{Attempts, DedupeKey, ItemId, NewItem, Payload, Queue, State};
-use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Seen};
+use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Snapshot};
 use leasehold_core::document::{Document, Edit};
 use leasehold_core::item::protocol::Order;
 use leasehold_core::{Coordinator, Epoch, Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, Who, Why, codec};
@@ -173,7 +173,7 @@ impl Board {
     /// Returns whether messages were put into queues, so that there is room for more.
     async fn judge_once(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<bool> {
         let clock = self.coordinator.clock().clone();
-        let Seen { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
+        let Snapshot { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
         let Some(next) = record.judged(subject, &self.rules, facts, anchor.now) else {
             return self.post(subject, record).await;
         };
@@ -183,7 +183,7 @@ impl Board {
         // Judging twice changes nothing, so a write without an answer is repeated.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
         let before = self.document(subject)?.change(clock.as_ref(), &edit).await?;
-        let Seen { record, anchor, .. } = before;
+        let Snapshot { record, anchor, .. } = before;
         let written = record.judged(subject, &self.rules, &facts, anchor.now).unwrap_or(record);
         self.post(subject, written).await
     }
@@ -194,7 +194,7 @@ impl Board {
         let is_wanted = watched.holds_back() || watched.has_waiting();
         let Some(subject) = watched.subject(key).filter(|_| is_wanted) else { return Ok(()) };
         let nothing_new = Facts::of_queue(Vec::new());
-        let Seen { record, anchor, .. } = self.document(&subject)?.look(self.coordinator.clock().now()).await?;
+        let Snapshot { record, anchor, .. } = self.document(&subject)?.look(self.coordinator.clock().now()).await?;
         let is_due = record.judged(&subject, &self.rules, &nothing_new, anchor.now).is_some();
         if !is_due && !record.has_waiting() {
             return Ok(());

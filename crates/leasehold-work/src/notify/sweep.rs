@@ -109,8 +109,8 @@ impl Board {
                 let definition = definitions.remove(&name);
                 let journal = journals.remove(&name);
                 let slots = definition.as_ref().map(|definition| (definition, journal.unwrap_or_default()));
-                let look = Look { seen: &seen, slots, fenced: fenced.get(&name).copied() };
-                if let Err(error) = self.sweep_one(watched.get(&name), look).await {
+                let observed = Observed { seen: &seen, slots, fenced: fenced.get(&name).copied() };
+                if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
                     trouble.get_or_insert(error);
                 }
             }
@@ -122,8 +122,8 @@ impl Board {
         for (name, definition) in definitions {
             let seen = self.coordinator().inspect(&name).await?;
             let slots = Some((&definition, journals.remove(&name).unwrap_or_default()));
-            let look = Look { seen: &seen, slots, fenced: None };
-            if let Err(error) = self.sweep_one(watched.get(&name), look).await {
+            let observed = Observed { seen: &seen, slots, fenced: None };
+            if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
                 trouble.get_or_insert(error);
             }
         }
@@ -146,8 +146,8 @@ impl Board {
         trouble.map_or(Ok(()), Err)
     }
 
-    async fn sweep_one(&self, watched: Option<&Watched>, look: Look<'_>) -> Result<()> {
-        let Look { seen, slots, fenced } = look;
+    async fn sweep_one(&self, watched: Option<&Watched>, observed: Observed<'_>) -> Result<()> {
+        let Observed { seen, slots, fenced } = observed;
         let (name, record) = (&seen.lease, &seen.record);
         let subject = match slots {
             Some(_) => Subject::Job(name.clone()),
@@ -248,7 +248,7 @@ impl Board {
 }
 
 /// What a sweep read about one lease.
-struct Look<'a> {
+struct Observed<'a> {
     seen: &'a Inspection,
     slots: Option<(&'a Definition, Journal)>,
     fenced: Option<u64>,

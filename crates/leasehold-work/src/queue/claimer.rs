@@ -9,7 +9,7 @@
 //! approximate, and a delayed item may come up to a second later than others that were due after it.
 
 use super::apply::Applied;
-use super::grant::{ItemGrant, Seen};
+use super::grant::{ItemGrant, ItemSnapshot};
 use super::janitor::Sweep;
 use super::line::Listed;
 use super::queue::{Queue, too_large};
@@ -284,7 +284,7 @@ impl Claimer {
         let holder = HolderId::new(self.label.clone());
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
         let copy = if listed.is_suspect { None } else { self.view.anchor.zip(listed.copy()) };
-        let copy = copy.map(|(anchor, (item, revision))| Seen::new(item, Some(revision), anchor));
+        let copy = copy.map(|(anchor, (item, revision))| ItemSnapshot::new(item, Some(revision), anchor));
         // If the item has changed since, there are others.
         let start = copy.as_ref().map_or(Start::Read, Start::OnlyOn);
         let applied = self.queue.apply(&name, &request, start).await?;

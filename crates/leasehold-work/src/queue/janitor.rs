@@ -8,7 +8,7 @@
 
 use super::apply::Applied;
 use super::claimer::{MAX_TROUBLED, is_temporary};
-use super::grant::Seen;
+use super::grant::ItemSnapshot;
 use super::queue::Queue;
 use crate::backlog::{Expired, ItemView};
 use leasehold_core::cell::Start;
@@ -123,7 +123,7 @@ impl Queue {
             // A name that is not an item's must not hide those behind it.
             let Some(name) = ItemName::from_record(&record) else { continue };
             let item = Item::decode(&value.bytes, &name.to_string());
-            items.push((name, item.map(|item| Seen::new(item, Some(value.revision), anchor))));
+            items.push((name, item.map(|item| ItemSnapshot::new(item, Some(value.revision), anchor))));
         }
         Ok((Page { items, now: page.now }, next))
     }
@@ -172,7 +172,7 @@ impl Queue {
     }
 
     /// Puts an item in line if it is in none; returns whether it was in none.
-    pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
+    pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &ItemSnapshot) -> Result<bool> {
         let position = self.line.position(name, &seen.record);
         if self.line.is_served() || self.store().read(&position.key()?).await?.value.is_some() {
             return Ok(false);
@@ -192,7 +192,7 @@ impl Queue {
     }
 
     /// The same for a claim that is known to have expired.
-    pub(super) async fn reap_known(&self, name: &ItemName, before: Seen) -> Result<Option<State>> {
+    pub(super) async fn reap_known(&self, name: &ItemName, before: ItemSnapshot) -> Result<Option<State>> {
         let position = self.line.position(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
@@ -218,7 +218,7 @@ impl Queue {
     pub(super) async fn repair_entry(
         &self,
         name: &ItemName,
-        known: &Seen,
+        known: &ItemSnapshot,
         position: LinePosition,
         tag: Option<Revision>,
     ) -> Result<()> {
@@ -235,7 +235,7 @@ impl Queue {
     }
 
     /// Adds the follow-ups of a completion, each once, and records that they were added. Any number may do so at once.
-    pub(super) async fn settle(&self, name: &ItemName, known: &Seen) -> Result<()> {
+    pub(super) async fn settle(&self, name: &ItemName, known: &ItemSnapshot) -> Result<()> {
         let State::Done { at } = known.record.state else { return Ok(()) };
         if self.line.is_served() {
             return Ok(());
@@ -348,8 +348,8 @@ impl Queue {
         Ok(is_as_seen && self.erase(&name, &seen).await?)
     }
 
-    pub(super) async fn erase(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
-        let Seen { record: item, revision: Some(revision), anchor, .. } = seen else { return Ok(false) };
+    pub(super) async fn erase(&self, name: &ItemName, seen: &ItemSnapshot) -> Result<bool> {
+        let ItemSnapshot { record: item, revision: Some(revision), anchor, .. } = seen else { return Ok(false) };
         if !item.outbox.is_empty() || item.relocation.is_some() || self.may_come_again(item).await? {
             return Ok(false);
         }
@@ -386,13 +386,13 @@ impl Queue {
 pub(super) const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
 
 struct Page {
-    items: Vec<(ItemName, Result<Seen>)>,
+    items: Vec<(ItemName, Result<ItemSnapshot>)>,
     now: Timestamp,
 }
 
 /// The items whose records can be read; the errors of the others are added to `troubles`.
-fn readable(items: Vec<(ItemName, Result<Seen>)>, troubles: &mut Vec<Error>) -> Vec<(ItemName, Seen)> {
-    let read = |(name, seen): (ItemName, Result<Seen>)| Some((name, seen.map_err(|e| troubles.push(e)).ok()?));
+fn readable(items: Vec<(ItemName, Result<ItemSnapshot>)>, troubles: &mut Vec<Error>) -> Vec<(ItemName, ItemSnapshot)> {
+    let read = |(name, seen): (ItemName, Result<ItemSnapshot>)| Some((name, seen.map_err(|e| troubles.push(e)).ok()?));
     items.into_iter().filter_map(read).collect()
 }
 

@@ -5,7 +5,7 @@
 //! expired. An entry has the item's revision and, if it is small, a copy of the item, so that claiming is one write.
 //! Non-promise: entries may be stale, duplicated or lost; the item's record is the truth.
 
-use super::grant::Seen;
+use super::grant::ItemSnapshot;
 use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Section};
 use leasehold_core::item::record::Item;
 use leasehold_core::store::{Along, Change, Range, Swap, Verb, Versioned, Watch, Watching};
@@ -135,7 +135,7 @@ impl Line {
     }
 
     /// Puts an item in line, or updates its entry.
-    pub(super) async fn enter(&self, position: &LinePosition, seen: &Seen) -> Result<()> {
+    pub(super) async fn enter(&self, position: &LinePosition, seen: &ItemSnapshot) -> Result<()> {
         if self.is_served() {
             return Ok(());
         }

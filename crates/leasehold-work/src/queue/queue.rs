@@ -5,7 +5,7 @@
 //! does not renew by itself (see [`crate::backlog::Kept`]), and it starts no command.
 
 use super::apply::Applied;
-use super::grant::{ItemGrant, Seen};
+use super::grant::{ItemGrant, ItemSnapshot};
 use super::line::Line;
 use crate::backlog::OnExpired;
 use crate::backlog::changed_since;
@@ -172,7 +172,7 @@ impl Queue {
         Ok(Inspection { name, item: seen.record, now: seen.anchor.now })
     }
 
-    pub(super) async fn read(&self, name: &ItemName) -> Result<Seen> {
+    pub(super) async fn read(&self, name: &ItemName) -> Result<ItemSnapshot> {
         self.look(name).await?.ok_or_else(|| missing(name))
     }
 
@@ -336,14 +336,14 @@ impl Queue {
     }
 
     /// A request that ends a claim, and its effect on the position in line.
-    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
+    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<ItemSnapshot> {
         let known = self.decided(grant, request).await?;
         let was = self.line.position(&grant.name, grant.item());
         self.update_line(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known)
     }
 
-    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
+    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<ItemSnapshot> {
         match self.apply(&grant.name, request, Start::Remembered(grant.seen())).await? {
             Applied::Yes { written, .. } => Ok(*written),
             Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&grant.name, bytes, most)),
@@ -357,7 +357,7 @@ impl Queue {
     pub(super) async fn update_line(
         &self,
         name: &ItemName,
-        known: &Seen,
+        known: &ItemSnapshot,
         was: LinePosition,
         entry: Option<Revision>,
     ) -> Result<()> {
@@ -384,7 +384,7 @@ impl Queue {
         name: ItemName,
         holder: &HolderId,
         ttl: Ttl,
-        seen: Seen,
+        seen: ItemSnapshot,
         entry: Option<Revision>,
     ) -> Result<ItemGrant> {
         let (lease, Item { lineage, epoch, .. }) = (name.lease()?, &seen.record);

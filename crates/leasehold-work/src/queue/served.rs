@@ -5,8 +5,8 @@
 //! is done here, because the client cannot do it. `None` means that nothing was changed: the
 //! client reads the item and finds out why. Non-promise: no authorisation is checked here.
 
-use super::apply::{Change, ItemRow, OptionalRow, Sighting};
-use super::grant::Seen;
+use super::apply::{Change, ItemRow, OptionalRow, OptionalSnapshot};
+use super::grant::ItemSnapshot;
 use super::janitor::MIN_PURGE_AGE;
 use super::queue::{Added, Queue};
 use leasehold_core::cell::{Decision, Protocol, Row};
@@ -77,9 +77,11 @@ impl Queue {
             let _ = self.put_in_line(name).await;
             return Ok(None);
         };
-        let Sighting { record: Some(record), revision: Some(revision), anchor } = written else { return Ok(None) };
+        let OptionalSnapshot { record: Some(record), revision: Some(revision), anchor } = written else {
+            return Ok(None);
+        };
         let answer = Swap::Done { revision: revision.clone(), now: anchor.now };
-        let known = Seen::new(record, Some(revision), anchor);
+        let known = ItemSnapshot::new(record, Some(revision), anchor);
         if !self.line.is_one_step() {
             self.ensure_in_line(name, &known, Added::New).await?;
         }
@@ -144,7 +146,7 @@ impl Queue {
         Ok(is_gone.then(|| Swap::Done { revision: expected.clone(), now }))
     }
 
-    async fn seen_at(&self, name: &ItemName, expected: &Revision) -> Result<Option<Seen>> {
+    async fn seen_at(&self, name: &ItemName, expected: &Revision) -> Result<Option<ItemSnapshot>> {
         Ok(self.look(name).await?.filter(|seen| seen.revision.as_ref() == Some(expected)))
     }
 
@@ -153,7 +155,7 @@ impl Queue {
         name: &ItemName,
         change: &Change<'_>,
         expected: Option<&Revision>,
-    ) -> Result<Option<Sighting>> {
+    ) -> Result<Option<OptionalSnapshot>> {
         let mut row: OptionalRow<'_> = self.optional_row(name, change);
         let asked = self.clock().now();
         let Some(seen) = row.read(asked).await?.filter(|seen| seen.revision.as_ref() == expected) else {
@@ -169,7 +171,7 @@ impl Queue {
 
     /// The consequences of an item's change. The change counts; what cannot be
     /// done now is found by a worker or a janitor.
-    async fn follow(&self, name: &ItemName, before: &Seen, written: &Seen) {
+    async fn follow(&self, name: &ItemName, before: &ItemSnapshot, written: &ItemSnapshot) {
         let was = self.line.position(name, &before.record);
         if written.record.outbox.is_empty() {
             let _ = self.update_line(name, written, was, None).await;
@@ -179,6 +181,6 @@ impl Queue {
     }
 }
 
-fn done(written: &Seen) -> Option<Swap> {
+fn done(written: &ItemSnapshot) -> Option<Swap> {
     written.revision.clone().map(|revision| Swap::Done { revision, now: written.anchor.now })
 }

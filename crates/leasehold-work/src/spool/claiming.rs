@@ -134,7 +134,7 @@ pub struct SpoolClaimer {
     nonce: Nonce,
     ttl: Ttl,
     candidates: VecDeque<String>,
-    listed: Option<Look>,
+    listed: Option<LastListing>,
     refused: HashMap<String, Moment>,
     cleaned: Option<Moment>,
     swept: Option<Moment>,
@@ -145,7 +145,7 @@ pub struct SpoolClaimer {
 
 /// A listing of `ready/`.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct LastListing {
     at: Moment,
     took: Duration,
     found: usize,
@@ -299,7 +299,7 @@ impl SpoolClaimer {
         }
         found.sort_unstable();
         self.candidates = found.into();
-        self.listed = Some(Look { at: began, took: SystemClock.now().saturating_since(began), found: count });
+        self.listed = Some(LastListing { at: began, took: SystemClock.now().saturating_since(began), found: count });
         Ok(())
     }
 
