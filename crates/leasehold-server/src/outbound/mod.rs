@@ -49,7 +49,7 @@ impl Answer {
     }
 
     /// Whether it was not taken, for a reason that passes.
-    pub const fn passes(self) -> bool {
+    pub const fn is_temporary(self) -> bool {
         self.status == 429 || self.status >= 500
     }
 }

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How many payloads are checked.
-const LOOKED_AT: usize = 10_000;
+const MAX_CHECKED: usize = 10_000;
 /// How many foreign entries are named.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Spool {
             foreign
                 .extend(strange.map(|name| foreign_entry(self.root(), name, "not part of a spool; move it elsewhere")));
         }
-        checks.extend(foreign.iter().take(NAMED).map(|foreign| note("entries", foreign.to_string())));
+        checks.extend(foreign.iter().take(MAX_NAMED).map(|foreign| note("entries", foreign.to_string())));
         checks
     }
 
@@ -160,7 +160,7 @@ impl Spool {
         let (mut looked, mut closed) = (0, Vec::new());
         for kind in [SpoolFolder::Ready, SpoolFolder::Later] {
             let folder = self.path(kind.path());
-            for name in listing(&folder).map(|found| found.files).unwrap_or_default().into_iter().take(LOOKED_AT) {
+            for name in listing(&folder).map(|found| found.files).unwrap_or_default().into_iter().take(MAX_CHECKED) {
                 looked += 1;
                 let path = folder.join(&name);
                 if access(&path, Access::READ_OK).is_err() && path.symlink_metadata().is_ok() {

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 pub const HEADER: [&str; 7] = ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT", "PAYLOAD"];
 /// How much of a payload a listing shows, in characters, and how many bytes are looked at for that.
 const SHOWN: usize = 32;
-const LOOKED_AT: usize = 4 * SHOWN;
+const MAX_CHECKED: usize = 4 * SHOWN;
 
 /// How many items of each state a queue has.
 pub fn tally(queue: &str, tally: &Tally) -> Value {
@@ -83,7 +83,7 @@ pub const fn spool_order(folder: &SpoolFolder, plain: u8) -> (u8, u8) {
 
 /// The beginning of a payload, as it can be shown in a line.
 fn beginning(bytes: &[u8]) -> String {
-    let head = &bytes[..bytes.len().min(LOOKED_AT)];
+    let head = &bytes[..bytes.len().min(MAX_CHECKED)];
     // A character that was cut in two is no reason to show none.
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
@@ -129,7 +129,7 @@ pub fn row(value: &Value, seen: &Item, now: Timestamp) -> Vec<String> {
 /// An item of a spool, as JSON and for people.
 pub fn spool_line(spool: &Spool, item: &SpoolItem) -> (Value, Vec<String>) {
     let mut value = spooled(item);
-    value["payload_begins"] = json!(spool.beginning(item, LOOKED_AT + 1).map(|bytes| beginning(&bytes)));
+    value["payload_begins"] = json!(spool.beginning(item, MAX_CHECKED + 1).map(|bytes| beginning(&bytes)));
     let mut what = format!("{}/", item.folder.path().display());
     if let Some(why) = spool.why_dead(item) {
         value["why"] = json!(why.as_str());
@@ -142,7 +142,7 @@ pub fn spool_line(spool: &Spool, item: &SpoolItem) -> (Value, Vec<String>) {
 /// A file with a plain name, as JSON and for people.
 pub fn plain_line(spool: &Spool, file: &PlainFile) -> (Value, Vec<String>) {
     let mut value = plain(file);
-    let bytes = spool.beginning_of_plain(&file.name, LOOKED_AT + 1);
+    let bytes = spool.beginning_of_plain(&file.name, MAX_CHECKED + 1);
     value["payload_begins"] = json!(bytes.map(|bytes| beginning(&bytes)));
     let row = cells(&value, format!("{}/, as {}", SpoolFolder::Ready.path().display(), printable(&file.name)));
     (value, row)

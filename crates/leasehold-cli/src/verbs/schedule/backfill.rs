@@ -22,7 +22,7 @@ use std::process::Command;
 /// How long a backfill waits for a regular run to end.
 const PATIENCE: &str = "1d";
 /// How many slots are named one by one.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 /// Each of them is looked up.
 const FORGOTTEN_AT_MOST: usize = 10_000;
 
@@ -198,8 +198,8 @@ fn span_line(job: &Job, slots: &[Slot]) -> String {
 }
 
 fn forgotten_line(job: &Job, slots: &[Slot]) -> String {
-    let named: Vec<String> = slots.iter().take(NAMED).map(|slot| slot_text(*slot)).collect();
-    let more = if slots.len() > NAMED { ", ..." } else { "" };
+    let named: Vec<String> = slots.iter().take(MAX_NAMED).map(|slot| slot_text(*slot)).collect();
+    let more = if slots.len() > MAX_NAMED { ", ..." } else { "" };
     format!(
         "{}, of which the journal no longer knows what became of them ({}{more})",
         span_line(job, slots),

@@ -35,12 +35,12 @@ pub const LABELS: &str = "LEASEHOLD_ON";
 
 /// Logs what is decided.
 #[derive(Debug, Default)]
-struct Teller {
+struct Reporter {
     /// A job was found to have moved to another store; perhaps all have.
     moved: AtomicBool,
 }
 
-impl Watcher for Teller {
+impl Watcher for Reporter {
     fn decided(&self, job: &Job, decided: Decided) {
         let name = &job.name;
         let job = name.as_str();
@@ -136,12 +136,12 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     announce(&jobs, &labels);
     let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::place(settings));
     public.take_up(&jobs, Some(settings.notify.read_or_say()));
-    let (teller, ours) = (Arc::new(Teller::default()), ours(settings, args.max_running));
+    let (reporter, ours) = (Arc::new(Reporter::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
         coordinator.clone().for_others(),
         jobs.for_machine(&labels),
         processes.clone(),
-        teller.clone(),
+        reporter.clone(),
         ours,
     );
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
@@ -182,7 +182,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
                     _ => {}
                 }
                 // Nothing here can ever run again: a scheduler that was forgotten must not keep running in silence.
-                if moved.is_none() && teller.moved.swap(false, Ordering::Relaxed) {
+                if moved.is_none() && reporter.moved.swap(false, Ordering::Relaxed) {
                     moved = has_left(coordinator).await;
                 }
                 moved.is_some() && told == 0

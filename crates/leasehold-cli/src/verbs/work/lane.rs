@@ -15,7 +15,7 @@ use crate::metrics::Monitor;
 use crate::private_folder::cannot;
 use crate::run_context::{ContextFile, RunContext};
 use crate::supervise::deadlines::Deadlines;
-use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass};
+use crate::supervise::settlement::{Settlement, Verdict, is_temporary};
 use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Keeper, Kind, Result};
@@ -99,7 +99,7 @@ pub async fn run<B: Backlog>(
             claimed = claim_or_end::<B>(&backlog, &mut claimer, wait, failures > 0) => claimed,
         };
         let was_away = failures > 0;
-        if was_away && !matches!(&claimed, Err(error) if passes(error.kind())) {
+        if was_away && !matches!(&claimed, Err(error) if is_temporary_for_claims(error.kind())) {
             tracing::info!(queue = plan.queue, "claiming from `{}` works again", plan.queue);
             failures = 0;
         }
@@ -107,7 +107,7 @@ pub async fn run<B: Backlog>(
             Ok(Next::Item(grant)) => grant,
             Ok(Next::NotYet) => continue,
             Ok(Next::End) => break,
-            Err(error) if passes(error.kind()) => {
+            Err(error) if is_temporary_for_claims(error.kind()) => {
                 if failures == 0 {
                     plan.tell_away(&error.to_string());
                 }
@@ -269,8 +269,8 @@ async fn rest(asked: &watch::Sender<u32>, failures: &mut usize) {
     }
 }
 
-const fn passes(kind: Kind) -> bool {
-    may_pass(kind) || matches!(kind, Kind::Lost)
+const fn is_temporary_for_claims(kind: Kind) -> bool {
+    is_temporary(kind) || matches!(kind, Kind::Lost)
 }
 
 /// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
@@ -335,7 +335,7 @@ async fn not_begun<B: Backlog>(
         }
         Unready::Machine(error) => {
             let _ = backlog.give_back(grant).await;
-            if !passes(error.kind()) {
+            if !is_temporary_for_claims(error.kind()) {
                 return Err(error);
             }
             if is_first {
