@@ -6,7 +6,7 @@
 use super::budget::BULK;
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
-use super::lease::Told;
+use super::lease::Notice;
 use super::queues::{Found, queue_in, search};
 use super::times::thousands;
 use super::visit::Visit;
@@ -220,10 +220,10 @@ fn broken_off(order: BulkOrder, acted: Acted, of: u64, error: Error) -> Problem 
 }
 
 /// What the numbers in an address stand for, after an order was carried out.
-pub fn by_numbers(fields: &Fields) -> Option<Told> {
+pub fn by_numbers(fields: &Fields) -> Option<Notice> {
     let order = BulkOrder::parse(fields.get("done")?).ok()?;
     let number = |name: &str| fields.get(name)?.parse::<u64>().ok();
-    Some(Told::good(told(order, number("items")?, number("left")?)))
+    Some(Notice::good(told(order, number("items")?, number("left")?)))
 }
 
 fn told(order: BulkOrder, done: u64, left: u64) -> String {

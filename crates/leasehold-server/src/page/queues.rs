@@ -7,7 +7,7 @@ use super::budget::{BULK, COUNTED, ITEMS_STEP, ITEMS_STEPS, MORE_THAN, QUEUES, R
 use super::bulk::{self, BulkOrder};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
-use super::lease::Told;
+use super::lease::Notice;
 use super::throughput::{Throughput, Words};
 use super::times::{When, thousands};
 use super::visit::Visit;
@@ -162,7 +162,7 @@ struct QueuePage {
     frame: Frame,
     now_ms: u64,
     name: String,
-    told: Option<Told>,
+    told: Option<Notice>,
     waiting: String,
     claimed: String,
     later: String,

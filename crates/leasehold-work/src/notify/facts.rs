@@ -36,7 +36,7 @@ impl Subject {
 
     /// Whether people are notified about it: not for our own internal leases,
     /// nor for those under which past slots are claimed.
-    pub fn is_told_of(lease: &LeaseName) -> bool {
+    pub fn is_reported(lease: &LeaseName) -> bool {
         lease.folder() != Some(leasehold_core::PROXY_FOLDER) && !crate::schedule::is_backfill(lease)
     }
 

@@ -153,7 +153,7 @@ impl Board {
             Some(_) => Subject::Job(name.clone()),
             None => Subject::of(name, record),
         };
-        if !Subject::is_told_of(name) || !self.watches(&subject) || record.relocation.is_some() {
+        if !Subject::is_reported(name) || !self.watches(&subject) || record.relocation.is_some() {
             return Ok(());
         }
         let facts = match slots {

@@ -165,7 +165,7 @@ async fn migrate_patiently(
             return if swept > 0 { Ok(Exit::Done) } else { Err(nothing_to_give_up(&from)) };
         }
     }
-    go_on(common, &work, stage, args.abort, (&from, &to)).await
+    resume_from(common, &work, stage, args.abort, (&from, &to)).await
 }
 
 /// Something goes on adding to a store that is marked.
@@ -184,7 +184,7 @@ fn too_late(from: &StoreUrl, to: &StoreUrl, instead: &str) -> Error {
 }
 
 /// Does what is left of it, or takes it back.
-async fn go_on(
+async fn resume_from(
     common: &Common,
     work: &Move,
     stage: Stage,

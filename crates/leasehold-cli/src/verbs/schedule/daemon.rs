@@ -169,13 +169,13 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
             }
             _ = hangup.recv() => {
                 seen = file_stamp(&jobs.path);
-                reload(context, settings, &jobs.path, &labels, &steering, &mut Told { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
+                reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + look) => {
                 let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Told { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
                     None if before.is_some() => {
                         output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
@@ -226,8 +226,8 @@ fn announce(jobs: &Jobs, labels: &[String]) {
     }
 }
 
-/// Who is told of new jobs.
-struct Told<'a> {
+/// Who is informed about new jobs.
+struct Informed<'a> {
     manager: &'a ServiceManager,
     monitor: Option<&'a Monitor>,
     public: &'a mut Public,
@@ -240,7 +240,7 @@ fn reload(
     path: &Path,
     labels: &[String],
     steering: &Steering,
-    told: &mut Told<'_>,
+    informed: &mut Informed<'_>,
 ) {
     let read = context.read_settings().and_then(|changed| {
         // Checked with what they are run under.
@@ -257,10 +257,10 @@ fn reload(
             log::follow(&changed);
             kept(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
-            told.manager.status(&status(&jobs, labels));
-            told.public.take_up(&jobs, rules.ok());
+            informed.manager.status(&status(&jobs, labels));
+            informed.public.take_up(&jobs, rules.ok());
             steering.replace(jobs.for_machine(labels));
-            told.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
+            informed.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
         }
         Err(error) => output::say(&format!("keeping the old jobs: {error}")),
     }
