@@ -49,7 +49,7 @@ pub(super) struct Config {
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(OPTIONS)?;
     if !address.path.is_empty() {
-        return Err(address.invalid("no path can stand here; another room is `?namespace=NAME`"));
+        return Err(address.invalid("a path is not allowed here; a namespace is `?namespace=NAME`"));
     }
     // Without hosts, the environment decides about TLS.
     if address.hosts.is_empty() { Ok(()) } else { refuse_files_without_tls(address, address.scheme == TLS) }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         for (text, variables, says) in [
-            ("etcd://h/path", &[] as &[(&str, &str)], "no path can stand here"),
+            ("etcd://h/path", &[] as &[(&str, &str)], "a path is not allowed here"),
             ("etcd://?cacert=/ca", &[], "begin the url with `etcds://`"),
             ("etcd://h?cacert=/ca", &[], "begin the url with `etcds://`"),
             ("etcds://h?ca=/ca", &[], "`ca` is not known; known are `cacert`, `cert`, `key`"),

@@ -127,7 +127,7 @@ impl MysqlStore {
                 };
             }
             Some(stop) => {
-                let message = format!("{} answered a write by half", self.place());
+                let message = format!("{} answered only half of a write", self.place());
                 return Err(Error::new(Kind::Indeterminate, message).with_source(stop.into_error(self.place())));
             }
         }
@@ -135,7 +135,7 @@ impl MysqlStore {
             return Ok(Written::Not);
         }
         now(&answer).map(Written::At).map_err(|e| {
-            Error::new(Kind::Indeterminate, format!("{} did not tell the time of a write", self.place())).with_source(e)
+            Error::new(Kind::Indeterminate, format!("{} did not report the time of a write", self.place())).with_source(e)
         })
     }
 

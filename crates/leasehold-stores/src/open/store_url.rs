@@ -91,7 +91,7 @@ impl StoreUrl {
         let (path, namespace) = match rest.split_once('?') {
             Some((path, query)) => match query.split_once('=') {
                 Some(("namespace", namespace)) => (path, Namespace::new(namespace)?.to_use()?),
-                _ => return Err(refuse("after `?` only `namespace=NAME` can stand")),
+                _ => return Err(refuse("after `?` only `namespace=NAME` is allowed")),
             },
             None => (rest, Namespace::default()),
         };

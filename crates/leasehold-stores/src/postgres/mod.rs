@@ -94,7 +94,7 @@ impl PostgresStore {
     /// The server's time, where there is no table.
     async fn now(&self) -> Result<Timestamp> {
         let rows = self.connections.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
-        rows.first().map_or_else(|| Err(unexpected_answer("it told no time")), |row| timestamp(row, 0))
+        rows.first().map_or_else(|| Err(unexpected_answer("it reported no time")), |row| timestamp(row, 0))
     }
 
     /// Runs one writing statement, and repeats it while the server certainly rolled it back. If the table is missing,
@@ -115,7 +115,7 @@ impl PostgresStore {
                 Err(failure) => return Err(failure.into_error()),
             }
         }
-        Err(last.unwrap_or_else(|| unexpected_answer("its table is there and is not")))
+        Err(last.unwrap_or_else(|| unexpected_answer("its table appears and disappears")))
     }
 
     /// Notifies this handle's own watchers of a swap that was applied.
