@@ -36,7 +36,7 @@ fn every_mutant_is_caught_by_the_promise_named_for_it() {
 }
 
 #[test]
-fn a_counterexample_is_told_again_by_the_command_it_prints() {
+fn a_counterexample_is_replayed_by_the_command_it_prints() {
     for mutant in [Mutant::HandOffClaimsOldGrant, Mutant::GuardIgnoresNonce] {
         let report = check_mutant(mutant).unwrap();
         let failure = report.broken(mutant.caught_by()).unwrap();

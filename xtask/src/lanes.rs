@@ -18,9 +18,9 @@ const SERVED: [&str; 9] =
 /// Of these, what needs the store's own file or URL, or names who gave an order, which a server signs with the key's label.
 const NOT_SERVED: [&str; 8] = [
     "a_gate_remembers_though_its_store_was_restored",
-    "a_rolled_back_store_is_told_apart_and_healed",
+    "a_rolled_back_store_is_distinguished_and_healed",
     "a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clock",
-    "a_store_that_went_back_is_told_apart",
+    "a_store_that_went_back_is_distinguished",
     "every_verb_knows_every_state_of_a_spools_item",
     "the_evicted_are_told_who_and_why",
     "the_example_of_the_page_works",

@@ -20,9 +20,9 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage:
   cargo xtask test           format, lints, docs, tidy, every test, the model
   cargo xtask test --quick   the inner loop: format, tidy, unit tests, the disaster; under 2 minutes warm
-  cargo xtask torture [--minutes N] [--seed N] [--undo MEND|all] [--served]
+  cargo xtask torture [--minutes N] [--seed N] [--undo FIX|all] [--served]
                              schedulers, workers and spools under every fault at once (10 minutes); `test` has one minute
-                             of it. --undo takes one mend back, or each in turn, and is red if the run does not notice
+                             of it. --undo turns one fix off, or each in turn, and is red if the run does not notice
   cargo xtask nfs            the directory store and the file guard on a real NFS server; `test` does so too
   cargo xtask servers        install the servers that the tests start; `test` does so too
   cargo xtask tidy           layers, sizes, checklists

@@ -253,13 +253,13 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
         let is_full = feature == "sql" || full.contains(&format!("\"{feature}\""));
         need(is_full, "turn the feature on in `full` of crates/leasehold/Cargo.toml");
         if what == "stores" {
-            let open = read(&folder.join("src/open.rs"));
+            let open = read(&folder.join("src/open/mod.rs"));
             let line = open.split(&format!("feature: \"{feature}\"")).nth(1).and_then(|rest| rest.split('}').next());
-            need(line.is_some(), "give it a line in DRIVERS of open.rs");
+            need(line.is_some(), "give it a line in DRIVERS of open/mod.rs");
             let line = line.unwrap_or_default();
             let (arm, edit) = match line.contains("is_path: true") {
-                true => (format!("\"{feature}\" => Some("), "give it an arm in `open_path` of open.rs"),
-                false => (format!("\"{feature}\" => {feature},"), "give it a line in `networked!` of open.rs"),
+                true => (format!("\"{feature}\" => Some("), "give it an arm in `open_path` of open/mod.rs"),
+                false => (format!("\"{feature}\" => {feature},"), "give it a line in `networked!` of open/mod.rs"),
             };
             need(open.contains(&arm), edit);
             let scheme = line.split("schemes: &[\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or(feature);
@@ -273,7 +273,7 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     }
 }
 
-/// Mends are taken back in no build but the torture's: only the feature `undo` of the command turns the switches on, and no
+/// Fixes are turned off in no build but the torture's: only the feature `undo` of the command turns the switches on, and no
 /// other feature turns that on.
 fn switches(root: &Path, complaints: &mut Vec<String>) {
     for path in files(root, &["crates", "sim", "bench", "xtask"], "toml") {
@@ -291,9 +291,9 @@ fn switches(root: &Path, complaints: &mut Vec<String>) {
         }
     }
     let source = read(&root.join("crates/leasehold-system/src/undo.rs"));
-    if source.matches("#[cfg(feature = \"undo\")]\npub fn undone(").count() != 1 {
+    if source.matches("#[cfg(feature = \"undo\")]\npub fn is_disabled(").count() != 1 {
         complaints
-            .push("crates/leasehold-system/src/undo.rs: `undone` reads its variable with the feature only".into());
+            .push("crates/leasehold-system/src/undo.rs: `is_disabled` reads its variable with the feature only".into());
     }
 }
 
@@ -400,7 +400,7 @@ mod tests {
         let complaints_about = |manifest: &str| {
             fs::create_dir_all(root.join("crates/leasehold-cli")).unwrap();
             fs::create_dir_all(root.join("crates/leasehold-system/src")).unwrap();
-            let source = "#[cfg(feature = \"undo\")]\npub fn undone(";
+            let source = "#[cfg(feature = \"undo\")]\npub fn is_disabled(";
             fs::write(root.join("crates/leasehold-system/src/undo.rs"), source).unwrap();
             fs::write(root.join("crates/leasehold-cli/Cargo.toml"), manifest).unwrap();
             let mut found = Vec::new();

@@ -10,8 +10,8 @@ use crate::notify::NotifyTables;
 use crate::oidc::OidcTables;
 use crate::run_context::RunContext;
 use crate::supervise::deadlines::Deadlines;
-use crate::toml_text::RawTables;
-pub use crate::toml_text::parse_toml;
+use crate::toml_reader::RawTables;
+pub use crate::toml_reader::parse_toml;
 use leasehold_core::{
     Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration, secret,
 };
@@ -473,7 +473,7 @@ const MAX_SETTINGS: u64 = 1024 * 1024;
 fn read_bounded(path: &Path) -> std::io::Result<String> {
     let file = std::fs::File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no plain file"));
+        return Err(std::io::Error::other("it is not a plain file"));
     }
     let mut text = String::new();
     file.take(MAX_SETTINGS + 1).read_to_string(&mut text)?;

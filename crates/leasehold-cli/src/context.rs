@@ -172,7 +172,7 @@ impl Context {
     pub fn tokens(&self, coordinator: &Coordinator) -> Result<Tokens> {
         let store = &self.settings()?.store;
         let place = format!("store `{}` (from {})", store.value, store.source);
-        Ok(Tokens::new(coordinator.clone()).calling_the_store(place))
+        Ok(Tokens::new(coordinator.clone()).with_store_name(place))
     }
 
     /// The spool that was named: by --store, or in the environment that `work` set.

@@ -24,7 +24,7 @@ mod service;
 mod stopping;
 mod supervise;
 mod targets;
-mod toml_text;
+mod toml_reader;
 mod verbs;
 mod view;
 

@@ -3,7 +3,7 @@
 //! Promise: every field is parsed once, here; a wrong one is refused with the table, the field, its value and the allowed form.
 //! Non-promise: nothing of them is checked before a server starts, or `config` shows them. Other commands have no use for them.
 
-use crate::toml_text::RawTables;
+use crate::toml_reader::RawTables;
 use std::path::PathBuf;
 
 /// The tables of a file, and where that is.
@@ -17,10 +17,10 @@ pub struct OidcTables {
 #[cfg(feature = "server")]
 mod rules {
     use super::OidcTables;
-    use crate::toml_text::read_table;
+    use crate::toml_reader::read_table;
     use leasehold_core::{Error, Kind, Result, parse_duration};
     use leasehold_server::access::{Scope, Verb, VerbSet};
-    use leasehold_server::exchange::{Claims, Lasts, Rule, Wanted, check_scope};
+    use leasehold_server::oidc::{Claims, Lasts, Rule, Wanted, check_scope};
     use serde::Deserialize;
     use std::collections::BTreeMap;
     use std::path::Path;

@@ -164,7 +164,7 @@ async fn send(to: &PingUrl, run: &str, signal: &Signal) -> Result<(), String> {
         let letter = Letter { url, headers: Vec::new(), content_type: "text/plain; charset=utf-8", body };
         why = match outbound::send(letter, EACH).await {
             Ok(answer) if answer.is_success() => return Ok(()),
-            Ok(answer) if !answer.passes() => return Err(format!("it answered {}", answer.status)),
+            Ok(answer) if !answer.is_temporary() => return Err(format!("it answered {}", answer.status)),
             Ok(answer) => format!("it answered {}", answer.status),
             Err(error) => error.to_string(),
         };

@@ -130,7 +130,7 @@ impl RunContext {
         let me = rustix::process::geteuid().as_raw();
         let others = Mode::WGRP.as_raw_mode() | Mode::WOTH.as_raw_mode();
         if !metadata.is_file() {
-            return Err(wrong("it is no plain file".into()));
+            return Err(wrong("it is not a plain file".into()));
         }
         if metadata.uid() != me && metadata.uid() != 0 || metadata.mode() & others != 0 {
             return Err(wrong("somebody else could have written it".into()));

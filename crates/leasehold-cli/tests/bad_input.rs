@@ -620,7 +620,7 @@ fn a_read_only_disk_is_refused() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_changes_nothing() {
+fn a_full_disk_is_reported_and_changes_nothing() {
     for scheme in ["sqlite", "dir"] {
         let Some(disk) = SmallDisk::mount("512k") else { return };
         let mut home = Home::new(On::Dir);

@@ -87,7 +87,7 @@ fn pasted(home: &Home, line: &str) -> Done {
 }
 
 #[test]
-fn a_store_that_was_lost_is_told_apart_from_a_stale_token_and_can_be_healed_once() {
+fn a_store_that_was_lost_is_distinguished_from_a_stale_token_and_can_be_healed_once() {
     let home = Home::new(On::Sqlite);
     for _ in 0..3 {
         home.done(&["run", "job", "--guard", "file:out", "--", "sh", "-c", "echo old | leasehold write out"]).expect(0);

@@ -102,7 +102,7 @@ fn an_addition_in_doubt_is_not_called_nothing() {
 }
 
 #[test]
-fn lines_that_were_added_are_told() {
+fn lines_that_were_added_are_reported() {
     for queue in [in_store, in_spool] {
         surely_nothing_means_nothing(queue, |home, queue| {
             std::fs::write(home.path("lines"), "1\n2\n3\n").unwrap();

@@ -114,7 +114,7 @@ fn a_slot_whose_run_dies_each_time_is_run_three_times_and_then_has_died() {
 }
 
 #[test]
-fn one_damaged_journal_among_three_hundred_jobs_stops_that_job_only_and_is_told() {
+fn one_damaged_journal_among_three_hundred_jobs_stops_that_job_only_and_is_reported() {
     let home = Home::new(On::Dir);
     let job = |name: &str| format!("[[job]]\nname = '{name}'\nevery = '1s'\ncommand = 'echo >> {name}'\n");
     jobs(&home, &job("damaged"));
@@ -188,7 +188,7 @@ fn a_job_whose_slot_was_claimed_a_year_ahead_says_so_and_runs_again_after_a_rewi
 }
 
 #[test]
-fn under_plain_cron_a_year_ahead_is_told_loudly_once_and_healed() {
+fn under_plain_cron_a_year_ahead_is_reported_loudly_once_and_healed() {
     let home = Home::new(On::Dir);
     let year = hours_from_now(365 * 24);
     home.done(&["run", "job", "--slot", "@every 1h", "--", "true"]).expect(0);

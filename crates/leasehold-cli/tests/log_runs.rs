@@ -106,7 +106,7 @@ fn in_text_too_every_line_names_its_job_and_quiet_leaves_what_went_wrong() {
 }
 
 #[test]
-fn a_run_whose_supervisor_was_killed_is_told_of_and_run_again() {
+fn a_run_whose_supervisor_was_killed_is_reported_and_run_again() {
     let home = Home::new(On::Sqlite);
     let command = "[ -e again ] && exit; touch again; echo $$ > pid; exec sleep 100";
     jobs(&home, &format!("[[job]]\nname = 'job'\nevery = '1s'\nttl = '3s'\ncommand = '{command}'\n"));

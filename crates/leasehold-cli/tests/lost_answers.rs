@@ -30,7 +30,7 @@ fn overtaken(home: &Home, order: &[&str]) -> Done {
 }
 
 #[test]
-fn an_order_whose_answer_was_lost_is_told_by_its_own_epoch() {
+fn an_order_whose_answer_was_lost_is_recognized_by_its_own_epoch() {
     let home = Home::new(On::Dir);
     let done = overtaken(&home, &["revoke", "job", "--why", "drill"]).expect(0);
     assert!(done.stderr.contains("revoked `job`") && done.stderr.contains("epoch 2"), "{done:?}");

@@ -224,7 +224,7 @@ fn without_a_session_a_lease_lives_by_its_token_alone() {
 }
 
 #[test]
-fn releasing_twice_is_no_error() {
+fn releasing_twice_is_not_an_error() {
     let home = Home::new(On::Sqlite);
     let mut client = Client::start(&home, &["mcp"], None);
     client.shake_hands();

@@ -270,7 +270,7 @@ fn the_gate_ends_as_its_server_does() {
 
 /// The gate's fence in the store: a newer gate seals it, and an older token is told so even if the store went back.
 #[test]
-fn a_store_that_went_back_is_told_apart() {
+fn a_store_that_went_back_is_distinguished() {
     let home = Home::new(On::Dir);
     let old = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
     std::process::Command::new("cp")

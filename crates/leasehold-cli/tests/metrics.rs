@@ -190,7 +190,7 @@ fn a_scheduler_is_ready_only_while_it_would_run_jobs() {
 }
 
 #[test]
-fn who_drains_is_not_ready_and_goes_on_answering() {
+fn a_draining_server_is_not_ready_and_continues_to_answer() {
     let home = Home::new(On::Sqlite);
     let job = "[[job]]\nname = 'long'\nevery = '1s'\ncommand = 'touch began; while [ ! -e end ]; do sleep 0.1; done'\n";
     std::fs::write(home.path("leasehold.toml"), job).unwrap();

@@ -88,7 +88,7 @@ fn what_cannot_be_moved_changes_nothing() {
 }
 
 #[test]
-fn who_ran_out_of_time_completes_nothing_behind_the_copys_back() {
+fn an_expired_holder_completes_nothing_behind_the_copys_back() {
     let (old, new) = houses();
     let token = old.done(&["acquire", "job", "--ttl", "3s"]).expect(0).stdout;
     eventually("it has run out", || old.show("job")["state"] == "expired");

@@ -41,7 +41,7 @@ fn broken_off() -> (Home, Home) {
     std::fs::rename(&counters, new.path("counters")).unwrap();
     std::fs::write(&counters, "").unwrap();
     let broken = migrate(&old, &new, &[]).expect(64);
-    assert!(broken.stderr.contains("broken off"), "{broken:?}");
+    assert!(broken.stderr.contains("was interrupted"), "{broken:?}");
     names_both_commands(&broken, &old, &new);
     std::fs::remove_file(&counters).unwrap();
     std::fs::rename(new.path("counters"), &counters).unwrap();
@@ -178,7 +178,7 @@ fn who_breaks_a_migration_off_is_told_how_far_it_came_and_what_ends_it() {
                 let broken = slowly(&old, &["migrate", &old.store, &new.store, "--timeout", "2s"]).end();
                 if broken.code == 69 {
                     // So slow a machine that nothing was begun.
-                    assert!(!broken.stderr.contains("broken off"), "{broken:?}");
+                    assert!(!broken.stderr.contains("was interrupted"), "{broken:?}");
                     continue;
                 }
                 broken.expect(70)

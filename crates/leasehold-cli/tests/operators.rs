@@ -251,7 +251,7 @@ fn a_run_that_is_cut_off_ends_with_124_whatever_else_happens() {
 }
 
 #[test]
-fn a_forgotten_lease_is_seen_no_more_and_its_epochs_go_on() {
+fn a_forgotten_lease_is_no_longer_listed_and_its_epochs_continue() {
     for on in [On::Sqlite, On::Dir] {
         let home = Home::new(on);
         let forget =

@@ -476,7 +476,7 @@ fn a_bucket_keeps_what_this_machine_then_has_not() {
 }
 
 #[test]
-fn a_run_that_is_not_known_is_told_apart_from_one_of_which_nothing_is_kept() {
+fn a_run_that_is_not_known_is_distinguished_from_one_of_which_nothing_is_kept() {
     let home = home(On::Sqlite);
     let says = |args: &[&str], what: &str| {
         let refused = home.done(args).expect(64);

@@ -121,7 +121,7 @@ fn a_limit_has_to_be_one() {
 /// The remote stops answering between two pushes of one tenure. The second asks for nothing before it pushes, so whether it
 /// landed is unknown.
 #[test]
-fn a_push_that_may_have_been_taken_is_told_as_such() {
+fn a_push_that_may_have_been_accepted_is_reported_as_such() {
     use leasehold_testbed::{Proxy, git_http};
     let place = Remote::new();
     let server = git_http();

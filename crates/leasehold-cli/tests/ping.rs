@@ -79,7 +79,7 @@ fn sentry_hears_of_start_success_and_failure() {
 }
 
 #[test]
-fn a_skipped_run_is_no_run_to_the_service() {
+fn a_skipped_run_is_not_a_run_to_the_service() {
     let (home, service) = (Home::new(On::Sqlite), healthchecks());
     let first = home.start(&["run", "nightly", "--", "sh", "-c", "touch begun; sleep 60"]);
     eventually("it runs", || home.path("begun").exists());
@@ -117,7 +117,7 @@ fn the_command_and_what_it_runs_do_not_ping_again() {
 }
 
 #[test]
-fn a_job_of_a_schedule_pings_and_its_url_is_no_argument() {
+fn a_job_of_a_schedule_pings_and_its_url_is_not_an_argument() {
     let (home, service) = (Home::new(On::Sqlite), healthchecks());
     // The words of the one that started it, and of the one above.
     let script = "for p in $PPID $(awk '{print $4}' /proc/$PPID/stat); do tr '\\0' ' ' </proc/$p/cmdline; done >arguments; echo gone wrong; exit 5";

@@ -72,7 +72,7 @@ fn stored_fence(home: &Home) -> String {
 }
 
 #[test]
-fn a_store_that_was_restored_is_told_by_a_proxy_that_was_started_again() {
+fn a_store_that_was_restored_is_reported_by_a_proxy_that_was_started_again() {
     let (home, upstream) = (Home::new(On::Dir), Upstream::start());
     let mut proxy = Proxy::start(&home, &upstream, &QUICK).active();
     assert_eq!(proxy.write(&acquire(&home), "1").status, 200);
@@ -143,7 +143,7 @@ fn a_request_whose_connection_broke_is_waited_for() {
 }
 
 #[test]
-fn a_store_that_was_lost_is_told_and_healed() {
+fn a_store_that_was_lost_is_reported_and_healed() {
     let (home, upstream) = (Home::new(On::Dir), Upstream::start());
     let proxy = Proxy::start(&home, &upstream, &QUICK).active();
     let token = acquire(&home);
@@ -210,7 +210,7 @@ fn a_proxy_needs_a_folder_or_is_told_to_go_without() {
 }
 
 #[test]
-fn damaged_files_are_told_and_left_as_they_are() {
+fn damaged_files_are_reported_and_left_as_they_are() {
     let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
     let proxy = Proxy::start(&home, &upstream, &[]).active();
     assert_eq!(proxy.write(&acquire(&home), "1").status, 200);

@@ -109,7 +109,7 @@ fn a_run_shuts_older_holders_out_before_the_command_starts() {
 }
 
 #[test]
-fn a_rolled_back_store_is_told_apart_and_healed() {
+fn a_rolled_back_store_is_distinguished_and_healed() {
     let place = Remote::new();
     let (store, copy) = (place.home.path("leases"), place.home.path("copy"));
     let restore = |from: &Path, to: &Path| {
@@ -210,7 +210,7 @@ fn a_run_seals_where_its_pushes_look() {
 
 /// What is said of a push that failed is the reason, whole, and not that it failed.
 #[test]
-fn the_reason_of_a_refused_push_is_told_whole() {
+fn the_reason_of_a_refused_push_is_reported_in_full() {
     let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let head = place.git("work", &["rev-parse", "HEAD"]);

@@ -211,7 +211,7 @@ fn a_live_listing_ends_when_nobody_reads_it() {
 }
 
 #[test]
-fn a_reader_that_went_away_is_no_error() {
+fn a_reader_that_went_away_is_not_an_error() {
     let home = lived(On::Sqlite);
     for look in LOOKS {
         let mut child = home.leasehold(look).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

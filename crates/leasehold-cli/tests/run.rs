@@ -265,7 +265,7 @@ fn standard_input_goes_to_the_command() {
 }
 
 #[test]
-fn two_runs_with_one_label_are_told_apart() {
+fn two_runs_with_one_label_are_distinguished() {
     let home = Home::new(On::Sqlite);
     let old = home.done(&["acquire", "job", "--ttl", "3s", "--label", "worker-1"]).expect(0).stdout;
     let new = home.done(&["acquire", "job", "--ttl", "5m", "--label", "worker-1", "--wait", "20s"]).expect(0).stdout;

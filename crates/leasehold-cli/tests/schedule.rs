@@ -205,7 +205,7 @@ fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
 }
 
 #[test]
-fn a_store_that_is_changed_in_the_file_waits_for_a_restart_and_is_told() {
+fn a_store_that_is_changed_in_the_file_waits_for_a_restart_and_is_reported() {
     let home = Home::new(On::Sqlite);
     let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo $LEASEHOLD_SLOT >> ran'\n";
     let write = |head: &str| jobs(&home, &format!("{head}\n{job}"));

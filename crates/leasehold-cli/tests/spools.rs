@@ -31,7 +31,7 @@ fn littered() -> (Home, String) {
 }
 
 #[test]
-fn what_is_no_item_does_not_keep_anybody_busy() {
+fn what_is_not_an_item_does_not_keep_anybody_busy() {
     let (home, spool) = littered();
     let mut work = home.start(&["work", &spool, "--until-idle", "--no-prefix", "--", "cat"]);
     eventually("the worker ends", || work.is_over());
@@ -96,7 +96,7 @@ fn a_folder_of_a_spool_that_is_a_link_is_refused() {
 }
 
 #[test]
-fn a_new_spool_is_told_and_looking_makes_none() {
+fn a_new_spool_is_reported_and_looking_creates_none() {
     let home = Home::new(On::Sqlite);
     let spool = spool(&home);
     home.done(&["queue", "ls", &spool]).expect(0);

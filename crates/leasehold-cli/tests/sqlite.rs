@@ -150,7 +150,7 @@ fn a_process_that_is_stopped_in_its_commit_is_named() {
 }
 
 #[test]
-fn a_run_ends_a_writer_that_was_stopped_in_its_commit_and_goes_on() {
+fn a_run_ends_a_writer_that_was_stopped_in_its_commit_and_continues() {
     let home = Home::new(On::Sqlite);
     let script = "echo > running; while [ ! -e go ]; do sleep 0.1; done";
     let run = home.start(&["run", "job", "--ttl", "12s", "--", "sh", "-c", script]);

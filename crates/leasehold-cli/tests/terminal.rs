@@ -101,7 +101,7 @@ fn the_terminal_belongs_to_the_command_and_comes_back() {
 }
 
 #[test]
-fn a_job_that_was_suspended_goes_on_with_fg() {
+fn a_job_that_was_suspended_continues_with_fg() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
     session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; read a; echo \"got $a.\"'\n");

@@ -34,7 +34,7 @@ fn limited(home: &Home, before: &[&str], args: &[&str]) -> Command {
 }
 
 #[test]
-fn a_run_goes_on_while_the_system_has_no_thread_for_it() {
+fn a_run_continues_while_the_system_has_no_thread_for_it() {
     let home = Home::new(On::Sqlite);
     // By the first renewal, after 12 s, tokio would have given its idle threads up.
     let job = "echo begun > begun; sleep 13; echo ended > ended";

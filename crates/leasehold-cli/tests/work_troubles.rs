@@ -151,7 +151,7 @@ fn a_payload_folder_that_is_removed_is_made_anew() {
 
 /// A note that is no text is one item's trouble.
 #[test]
-fn a_checkpoint_that_is_no_text_ends_no_lane() {
+fn a_checkpoint_that_is_not_text_ends_no_lane() {
     let home = Home::new(On::Sqlite);
     let spool = format!("spool:{}/spool", home.folder.path().display());
     let bad = home.add(&spool, &["--text", "bad"]);

@@ -63,34 +63,34 @@ pub const PROMISES: &[Promise] = promises![
     along::what_lies_beside_goes_with_the_swap,
     along::a_swap_and_what_lies_beside_it_are_one_step,
     timing::time_never_goes_back,
-    timing::time_goes_on,
+    timing::time_moves_on,
     swapping::contended_swaps_have_one_winner_each,
     leases::release_keeps_the_epoch,
     leases::epochs_strictly_rise,
-    leases::two_runs_with_one_label_are_told_apart,
+    leases::two_runs_with_one_label_are_distinguished,
     leases::a_zombie_cannot_renew,
     leases::one_of_many_gets_the_lease,
     faults::a_lost_reply_is_resolved_by_the_nonce,
     faults::no_error_is_a_grant,
     faults::a_dropped_call_leaves_nothing_held_for_ever,
     timing::a_watch_hints_at_changes,
-    timing::a_lease_can_be_had_after_its_ttl_and_not_before,
+    timing::a_lease_can_be_acquired_after_its_ttl_and_not_before,
 ];
 
 /// The promises that are about leases, not about bytes: those that also hold for the client of a server, which can ask for verbs
 /// only.
 pub const VERBS: &[Promise] = promises![
     listing::looking_changes_nothing,
-    timing::time_goes_on,
+    timing::time_moves_on,
     leases::release_keeps_the_epoch,
     leases::epochs_strictly_rise,
-    leases::two_runs_with_one_label_are_told_apart,
+    leases::two_runs_with_one_label_are_distinguished,
     leases::a_zombie_cannot_renew,
     leases::one_of_many_gets_the_lease,
     faults::a_lost_reply_is_resolved_by_the_nonce,
     faults::no_error_is_a_grant,
     faults::a_dropped_call_leaves_nothing_held_for_ever,
-    timing::a_lease_can_be_had_after_its_ttl_and_not_before,
+    timing::a_lease_can_be_acquired_after_its_ttl_and_not_before,
 ];
 
 /// The verdict on every promise.

@@ -38,18 +38,18 @@ const CAUGHT_BY: &[(Flaw, &str)] = &[
     (Flaw::WritesBesideInASecondStep, "a_swap_and_what_lies_beside_it_are_one_step"),
     (Flaw::ErasesLeasesBeside, "what_lies_beside_goes_with_the_swap"),
     (Flaw::ClockRunsBackwards, "time_never_goes_back"),
-    (Flaw::ClockStandsStill, "time_goes_on"),
+    (Flaw::ClockStandsStill, "time_moves_on"),
     (Flaw::ChecksThenWrites, "contended_swaps_have_one_winner_each"),
     (Flaw::DeniesWhatItDid, "contended_swaps_have_one_winner_each"),
     (Flaw::DeletesReleasedLeases, "release_keeps_the_epoch"),
     (Flaw::NeverHints, "a_watch_hints_at_changes"),
-    (Flaw::DeletesExpiredLeases, "a_lease_can_be_had_after_its_ttl_and_not_before"),
+    (Flaw::DeletesExpiredLeases, "a_lease_can_be_acquired_after_its_ttl_and_not_before"),
 ];
 
 /// Flaws that every other promise passes over: without the one that names it, nobody would see the flaw.
 const CAUGHT_ONLY_BY: &[(Flaw, &str)] = &[
     (Flaw::FallsBackToAnOlderLease, "epochs_strictly_rise"),
-    (Flaw::TellsHoldersByTheirLabel, "two_runs_with_one_label_are_told_apart"),
+    (Flaw::TellsHoldersByTheirLabel, "two_runs_with_one_label_are_distinguished"),
     (Flaw::RenewsWhoeverAsks, "a_zombie_cannot_renew"),
     (Flaw::LooksBeforeItCreatesALease, "one_of_many_gets_the_lease"),
     (Flaw::RefusesToRepeatAWrite, "a_lost_reply_is_resolved_by_the_nonce"),

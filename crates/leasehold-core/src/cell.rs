@@ -53,17 +53,17 @@ pub trait Protocol: Sync {
     }
 
     /// Whether a caller relies on the answer *already applied*, so that a new write has to confirm it.
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         true
     }
 
     /// Whether this refusal is caused by its own earlier write, if that was applied.
-    fn is_own_doing(&self, _: &Self::Refusal) -> bool {
+    fn is_caused_by_own_write(&self, _: &Self::Refusal) -> bool {
         false
     }
 
     /// Whether a refusal means that the requested state already exists. Callers treat that as success.
-    fn is_so_already(&self, _: &Self::Refusal) -> bool {
+    fn is_already_satisfied(&self, _: &Self::Refusal) -> bool {
         false
     }
 }
@@ -100,29 +100,29 @@ pub trait Row: Send + Sync {
     fn what(&self) -> String;
 
     /// Reads it; none if there is nothing to decide on. `asked` is the present moment.
-    fn read(&self, asked: Moment) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
+    fn read(&self, asked: Moment) -> impl Future<Output = Result<Option<Snapshot<Self::Record>>>> + Send;
 
     /// Adds what is stored elsewhere about the record since `base`, the record that an unanswered write was based on.
     fn remember(
         &self,
-        seen: Seen<Self::Record>,
+        seen: Snapshot<Self::Record>,
         _base: &Self::Record,
-    ) -> impl Future<Output = Seen<Self::Record>> + Send {
+    ) -> impl Future<Output = Snapshot<Self::Record>> + Send {
         std::future::ready(seen)
     }
 
     /// One swap over what was seen; none if another writer was faster. `asked` is the present moment.
     fn write(
         &mut self,
-        seen: &Seen<Self::Record>,
+        seen: &Snapshot<Self::Record>,
         next: Self::Record,
         asked: Moment,
-    ) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
+    ) -> impl Future<Output = Result<Option<Snapshot<Self::Record>>>> + Send;
 }
 
-/// A record as last seen, with its revision and the store's time.
+/// A record as it was last seen, with its revision and the store's time.
 #[derive(Debug, Clone)]
-pub struct Seen<R> {
+pub struct Snapshot<R> {
     /// The record.
     pub record: R,
     /// Its revision; none if it was never written.
@@ -131,16 +131,16 @@ pub struct Seen<R> {
     pub anchor: Anchor,
 }
 
-impl<R> Seen<R> {
+impl<R> Snapshot<R> {
     /// A record that was just read or written.
     pub fn new(record: R, revision: Option<Revision>, anchor: Anchor) -> Self {
-        Seen { record, revision, anchor }
+        Snapshot { record, revision, anchor }
     }
 
     /// The record after a swap; none if the swap was not applied.
     pub fn after(swap: Swap, record: R, asked: Moment) -> Option<Self> {
         let Swap::Done { revision, now } = swap else { return None };
-        Some(Seen::new(record, Some(revision), Anchor { now, asked }))
+        Some(Snapshot::new(record, Some(revision), Anchor { now, asked }))
     }
 }
 
@@ -150,9 +150,9 @@ pub enum Start<'a, R> {
     /// The record, read first.
     Read,
     /// What is remembered. If that has changed, the record is read.
-    Remembered(&'a Seen<R>),
+    Remembered(&'a Snapshot<R>),
     /// What is remembered. If that has changed, nothing is done.
-    OnlyOn(&'a Seen<R>),
+    OnlyOn(&'a Snapshot<R>),
 }
 
 /// The outcome of a request.
@@ -161,16 +161,16 @@ pub enum Applied<'a, R: Clone, N> {
     /// Written now, or found written by this very request.
     Yes {
         /// The record that it was decided on.
-        before: Cow<'a, Seen<R>>,
+        before: Cow<'a, Snapshot<R>>,
         /// The record after it.
-        written: Box<Seen<R>>,
+        written: Box<Snapshot<R>>,
     },
     /// Refused, and nothing was changed.
     No {
         /// The reason.
         refusal: N,
         /// The record that it was refused on.
-        seen: Box<Seen<R>>,
+        seen: Box<Snapshot<R>>,
     },
     /// Not tried again: the record is no longer the one that the request was meant for.
     Overtaken,
@@ -182,7 +182,7 @@ pub enum Applied<'a, R: Clone, N> {
 #[derive(Debug)]
 pub struct Unanswered<R> {
     error: Error,
-    base: Seen<R>,
+    base: Snapshot<R>,
 }
 
 impl<R> Unanswered<R> {
@@ -191,7 +191,7 @@ impl<R> Unanswered<R> {
         Error::new(self.error.kind(), self.error.to_string())
     }
 
-    fn fate<P: Protocol<Record = R>>(&self, seen: &Seen<R>, request: &P) -> Fate {
+    fn fate<P: Protocol<Record = R>>(&self, seen: &Snapshot<R>, request: &P) -> Fate {
         // Nobody has written since, so it was not applied. If it still arrives,
         // it succeeds only if our next write has not.
         if seen.revision == self.base.revision {
@@ -324,7 +324,7 @@ impl<'a, W: Row> Cell<'a, W> {
     fn step<P: Protocol<Record = W::Record>>(
         &self,
         request: &P,
-        seen: &Seen<P::Record>,
+        seen: &Snapshot<P::Record>,
         now: Timestamp,
         unanswered: Option<&Unanswered<P::Record>>,
     ) -> Result<Step<P::Record, P::Refusal>> {
@@ -338,11 +338,13 @@ impl<'a, W: Row> Cell<'a, W> {
             }
             (Some((write, _)), Decision::Write(next)) if seen.revision != write.base.revision => Step::Again(next),
             (_, Decision::Write(next)) => Step::Write(next, None),
-            (None, Decision::AlreadyApplied) if !request.is_built_upon() => Step::Nothing,
+            (None, Decision::AlreadyApplied) if !request.needs_confirmation() => Step::Nothing,
             (_, Decision::AlreadyApplied) => Step::Confirm(confirm()),
-            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => Step::Confirm(confirm()),
+            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_caused_by_own_write(&no) => {
+                Step::Confirm(confirm())
+            }
             // The process that wrote that state may have got no answer either.
-            (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_so_already(&no) => {
+            (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_already_satisfied(&no) => {
                 Step::Write(confirm(), Some(no))
             }
             (_, Decision::Refuse(no)) => Step::Refuse(no),

@@ -2,7 +2,7 @@
 //!
 //! Promise: those of [`crate::cell`]. Non-promise: a missing key is not an error; it reads as the default record.
 
-use crate::cell::{Applied, Cell, Decision, Fate, Protocol, Row, Seen, Start};
+use crate::cell::{Applied, Cell, Decision, Fate, Protocol, Row, Snapshot, Start};
 use crate::clock::{Clock, Moment};
 use crate::codec;
 use crate::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ pub struct Document<'a, R> {
     key: Key,
     kind: &'static str,
     what: String,
-    is_at_home: bool,
+    checks_namespace: bool,
     record: PhantomData<fn() -> R>,
 }
 
@@ -38,26 +38,26 @@ pub struct Edit<'a, R> {
 impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Document<'a, R> {
     /// The document under this key. `kind` is the word in its header line, and `what` its name in messages.
     pub fn new(store: &'a dyn Store, key: Key, kind: &'static str, what: String) -> Self {
-        Document { store, key, kind, what, is_at_home: false, record: PhantomData }
+        Document { store, key, kind, what, checks_namespace: false, record: PhantomData }
     }
 
     /// The same, but it is not created in a namespace that is moving or has moved to another store.
     #[must_use]
-    pub fn at_home(self) -> Self {
-        Document { is_at_home: true, ..self }
+    pub fn unless_moved(self) -> Self {
+        Document { checks_namespace: true, ..self }
     }
 
     /// Reads the document without changing it. `asked` is the present moment.
-    pub async fn look(&self, asked: Moment) -> Result<Seen<R>> {
+    pub async fn look(&self, asked: Moment) -> Result<Snapshot<R>> {
         let reading = self.store.read(&self.key).await?;
         let decode = |bytes: &[u8]| codec::decode(self.kind, bytes, self.key.name.as_str());
         let record = reading.value.as_ref().map(|value| decode(&value.bytes)).transpose()?.unwrap_or_default();
         let revision = reading.value.map(|value| value.revision);
-        Ok(Seen::new(record, revision, Anchor { now: reading.now, asked }))
+        Ok(Snapshot::new(record, revision, Anchor { now: reading.now, asked }))
     }
 
     /// Changes the document; returns what was read before.
-    pub async fn change(self, clock: &dyn Clock, edit: &Edit<'_, R>) -> Result<Seen<R>> {
+    pub async fn change(self, clock: &dyn Clock, edit: &Edit<'_, R>) -> Result<Snapshot<R>> {
         let (store, what) = (self.store, self.what.clone());
         match Cell::new(self, store, clock).apply(edit, Start::Read, &mut None).await? {
             Applied::Yes { before, .. } => Ok(before.into_owned()),
@@ -90,7 +90,7 @@ impl<R: Clone + Send + Sync> Protocol for Edit<'_, R> {
         self.attempts
     }
 
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         false
     }
 }
@@ -102,15 +102,15 @@ impl<R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Row for Do
         self.what.clone()
     }
 
-    async fn read(&self, asked: Moment) -> Result<Option<Seen<R>>> {
+    async fn read(&self, asked: Moment) -> Result<Option<Snapshot<R>>> {
         self.look(asked).await.map(Some)
     }
 
-    async fn write(&mut self, seen: &Seen<R>, next: R, asked: Moment) -> Result<Option<Seen<R>>> {
-        if self.is_at_home && seen.revision.is_none() {
+    async fn write(&mut self, seen: &Snapshot<R>, next: R, asked: Moment) -> Result<Option<Snapshot<R>>> {
+        if self.checks_namespace && seen.revision.is_none() {
             migration::look(self.store).await?.check(&self.what)?;
         }
         let swap = self.store.document(&self.key, seen.revision.as_ref(), &codec::encode(self.kind, &next)?).await?;
-        Ok(Seen::after(swap, next, asked))
+        Ok(Snapshot::after(swap, next, asked))
     }
 }

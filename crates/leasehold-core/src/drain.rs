@@ -6,7 +6,7 @@ use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::Watch;
-use crate::wait::passes;
+use crate::wait::is_temporary;
 use std::time::Duration;
 
 /// How often to look, even without a hint.
@@ -28,7 +28,7 @@ where
                 Some(left) => left.clamp(Duration::from_millis(1), POLL),
                 None => return Ok(seen),
             },
-            Err(error) if passes(error.kind()) && clock.now() < give_up => POLL,
+            Err(error) if is_temporary(error.kind()) && clock.now() < give_up => POLL,
             Err(error) => return Err(error),
         };
         tokio::select! {

@@ -8,7 +8,7 @@
 //! renewal's deadline is computed from the answer before it and trusted by both answers, whichever ends sooner: the
 //! store's clock may have been set forward in between.
 
-use crate::cell::Seen;
+use crate::cell::Snapshot;
 use crate::clock::Moment;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
@@ -81,7 +81,7 @@ impl Tenured for Item {
     }
 }
 
-impl<R: Tenured> Seen<R> {
+impl<R: Tenured> Snapshot<R> {
     /// The local moment until which its tenure is surely in force; the moment of asking
     /// if it has none. Never longer than a TTL from asking: otherwise a store whose
     /// clock was set back between two answers would be trusted for that much longer.
@@ -102,7 +102,7 @@ impl<R: Tenured> Seen<R> {
 pub struct Grant<R = Ownership> {
     token: Token,
     ttl: Ttl,
-    seen: Seen<R>,
+    seen: Snapshot<R>,
     trust_until: Moment,
     archived: Mark,
 }
@@ -134,7 +134,7 @@ impl<R> Grant<R> {
     }
 
     /// The record as last written, with its revision and its time.
-    pub fn seen(&self) -> &Seen<R> {
+    pub fn seen(&self) -> &Snapshot<R> {
         &self.seen
     }
 }
@@ -146,7 +146,7 @@ impl Grant<Ownership> {
     }
 
     /// The record as last written, with the mark of how far it was archived since.
-    pub(crate) fn seen_and_archived(&self) -> Cow<'_, Seen<Ownership>> {
+    pub(crate) fn seen_and_archived(&self) -> Cow<'_, Snapshot<Ownership>> {
         match self.archived.get() {
             Some(archived) if archived > self.seen.record.archived => {
                 let mut seen = self.seen.clone();
@@ -161,7 +161,7 @@ impl Grant<Ownership> {
 impl<R: Tenured> Grant<R> {
     /// The grant that a record gives to the holder of a token, at the local
     /// moment `now`. `what` names the record in messages.
-    pub fn new(what: &str, token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration, now: Moment) -> Result<Self> {
+    pub fn new(what: &str, token: Token, ttl: Ttl, seen: Snapshot<R>, grain: Duration, now: Moment) -> Result<Self> {
         // The epoch in the record is this holder's only if the tenure in it is: a token that paired one grant's nonce
         // with another's epoch would pass every guard.
         if !token.claim().holds(seen.record.epoch(), seen.record.tenure()) {
@@ -177,14 +177,14 @@ impl<R: Tenured> Grant<R> {
     }
 
     /// The same without these checks, for requests that the record decides anyway.
-    pub fn unchecked(token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration) -> Self {
+    pub fn unchecked(token: Token, ttl: Ttl, seen: Snapshot<R>, grain: Duration) -> Self {
         let trust_until = seen.trust(grain);
         Grant { token, ttl, seen, trust_until, archived: Mark::default() }
     }
 
     /// Continues from an answered write that was decided on what was seen at `before`. A write that does not move the
     /// deadline does not extend the trust window.
-    pub fn follow(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
+    pub fn follow(&mut self, before: Anchor, written: Snapshot<R>, grain: Duration) {
         let trust_until = self.trust_until;
         self.move_on(before, written, grain);
         self.trust_until = self.trust_until.min(trust_until);
@@ -192,7 +192,14 @@ impl<R: Tenured> Grant<R> {
 
     /// The same for a renewal, at the local moment `now`. An error if the
     /// exchange took longer than the window that it gained.
-    pub fn renew(&mut self, what: &str, before: Anchor, written: Seen<R>, grain: Duration, now: Moment) -> Result<()> {
+    pub fn renew(
+        &mut self,
+        what: &str,
+        before: Anchor,
+        written: Snapshot<R>,
+        grain: Duration,
+        now: Moment,
+    ) -> Result<()> {
         let latest = self.seen.anchor.at_latest(now, grain);
         self.move_on(before, written, grain);
         if now < self.trust_until {
@@ -204,7 +211,7 @@ impl<R: Tenured> Grant<R> {
 
     /// Ends the trust window at the earlier of two moments: by the time that the deadline was computed from, and by the
     /// answer's own. If the store's clock was set forward in between, part of the time is used up, or all of it.
-    fn move_on(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
+    fn move_on(&mut self, before: Anchor, written: Snapshot<R>, grain: Duration) {
         if let Some(tenure) = written.record.tenure() {
             self.trust_until = before.trust(tenure.deadline, grain).min(written.trust(grain));
         }

@@ -166,8 +166,8 @@ pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
 /// What the resource should remember once this token has sealed it. Sealing again under the same grant changes nothing.
 pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Rejection> {
     match compare(high, token)? {
-        Standing::Newer => Ok(HighWater::of(token, 0)),
-        Standing::Same(high) => Ok(high.clone()),
+        Comparison::Newer => Ok(HighWater::of(token, 0)),
+        Comparison::Same(high) => Ok(high.clone()),
     }
 }
 
@@ -188,8 +188,8 @@ pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Reject
 /// ```
 pub fn admit(high: Option<&HighWater>, token: &Token, policy: Policy) -> Result<HighWater, Rejection> {
     let last = match compare(high, token)? {
-        Standing::Newer => 0,
-        Standing::Same(high) => high.seq,
+        Comparison::Newer => 0,
+        Comparison::Same(high) => high.seq,
     };
     let seq = match policy {
         Policy::Reentrant => last.saturating_add(1),
@@ -201,13 +201,13 @@ pub fn admit(high: Option<&HighWater>, token: &Token, policy: Policy) -> Result<
     Ok(HighWater::of(token, seq))
 }
 
-enum Standing<'a> {
+enum Comparison<'a> {
     Newer,
     Same(&'a HighWater),
 }
 
-fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Standing<'a>, Rejection> {
-    let Some(high) = high else { return Ok(Standing::Newer) };
+fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Comparison<'a>, Rejection> {
+    let Some(high) = high else { return Ok(Comparison::Newer) };
     if high.lease != token.lease {
         return Err(Rejection::Foreign { held: token.lease.clone(), seen: high.lease.clone() });
     }
@@ -219,12 +219,12 @@ fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Standing<'a
         return Err(Rejection::Stale { held: token.epoch, seen: high.epoch });
     }
     if token.epoch > high.epoch {
-        return Ok(Standing::Newer);
+        return Ok(Comparison::Newer);
     }
     if token.nonce != high.nonce {
         return Err(Rejection::Regressed { lease: token.lease.clone(), seen: high.epoch });
     }
-    Ok(Standing::Same(high))
+    Ok(Comparison::Same(high))
 }
 
 /// Whether a stale writer can slip between a guard's check and its write.

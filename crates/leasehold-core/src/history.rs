@@ -73,7 +73,7 @@ impl Coordinator {
 
     /// Erases what a forgotten lease leaves behind: its archived transfers and
     /// its counters. Safe to repeat. A server has already done it.
-    pub async fn drop_leavings(&self, lease: &LeaseName, record: &Ownership) -> Result<()> {
+    pub async fn erase_leftovers(&self, lease: &LeaseName, record: &Ownership) -> Result<()> {
         if self.store().capabilities().by_verbs {
             return Ok(());
         }

@@ -45,11 +45,11 @@ use tokio::task::JoinHandle;
 const LISTEN_AFTER: Duration = Duration::from_millis(250);
 /// How long hints are ignored after a write of our own, and the least time
 /// between two reads: a store that many processes share hints often.
-const DEAF: Duration = Duration::from_millis(250);
+const HINT_COOLDOWN: Duration = Duration::from_millis(250);
 
 /// Whether a keeper still holds its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeeperState {
     /// Held, at least until then.
     Held {
         /// The end of the trust window.
@@ -122,7 +122,7 @@ impl fmt::Debug for ProgressGate {
 /// ```
 #[derive(Debug)]
 pub struct Keeper<T: Tenancy = Held> {
-    standing: watch::Receiver<Standing>,
+    state: watch::Receiver<KeeperState>,
     trouble: watch::Receiver<Option<String>>,
     asked: watch::Receiver<Option<Drain>>,
     renewals: Arc<Mutex<Distribution>>,
@@ -154,27 +154,28 @@ impl<T: Tenancy> Keeper<T> {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn keep(tenancy: T, gate: Option<ProgressGate>) -> Self {
-        let (publish, standing) = watch::channel(Standing::Held { trust_until: tenancy.trust_until() });
+        let (publish, state) = watch::channel(KeeperState::Held { trust_until: tenancy.trust_until() });
         let (note, trouble) = watch::channel(None);
         let (ask, asked) = watch::channel(tenancy.asked_to_finish().cloned());
         let (stop, stopped) = oneshot::channel();
         let renewals = Arc::<Mutex<Distribution>>::default();
         let answers = renewals.clone();
         let task = tokio::spawn(async move {
-            let mut work = Renewals::new(tenancy, gate, Told { publish, trouble: note, asked: ask, answers });
+            let mut work =
+                Renewals::new(tenancy, gate, Publisher { state: publish, trouble: note, asked: ask, answers });
             tokio::select! {
                 biased;
-                loss = work.run() => { work.told.publish.send_replace(Standing::Lost(loss)); }
+                loss = work.run() => { work.publisher.state.send_replace(KeeperState::Lost(loss)); }
                 _ = stopped => {}
             }
             work.tenancy.into_grant()
         });
-        Keeper { standing, trouble, asked, renewals, stop: Some(stop), task: Some(task) }
+        Keeper { state, trouble, asked, renewals, stop: Some(stop), task: Some(task) }
     }
 
-    /// The standing now and, through the receiver, every change.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    /// The state now and, through the receiver, every change.
+    pub fn state(&self) -> watch::Receiver<KeeperState> {
+        self.state.clone()
     }
 
     /// Why the last renewal failed, if it did.
@@ -200,12 +201,12 @@ impl<T: Tenancy> Keeper<T> {
 
     /// Resolves when the lease is lost.
     pub async fn lost(&self) -> Loss {
-        let mut standing = self.standing.clone();
+        let mut state = self.state.clone();
         loop {
-            if let Standing::Lost(loss) = &*standing.borrow_and_update() {
+            if let KeeperState::Lost(loss) = &*state.borrow_and_update() {
                 return loss.clone();
             }
-            if standing.changed().await.is_err() {
+            if state.changed().await.is_err() {
                 return Loss::OutOfTime("the keeper has ended".into());
             }
         }
@@ -242,8 +243,8 @@ pub async fn asked_to_finish(asked: &watch::Receiver<Option<Drain>>) -> Drain {
 }
 
 /// What the keeper publishes to its users.
-struct Told {
-    publish: watch::Sender<Standing>,
+struct Publisher {
+    state: watch::Sender<KeeperState>,
     trouble: watch::Sender<Option<String>>,
     asked: watch::Sender<Option<Drain>>,
     answers: Arc<Mutex<Distribution>>,
@@ -252,7 +253,7 @@ struct Told {
 struct Renewals<T> {
     tenancy: T,
     gate: Option<ProgressGate>,
-    told: Told,
+    publisher: Publisher,
     last_evidence: Moment,
     judge_again: Moment,
     /// Notified when the record may have changed: an operator may have taken the lease away, or asked for it.
@@ -261,7 +262,7 @@ struct Renewals<T> {
 }
 
 impl<T: Tenancy> Renewals<T> {
-    fn new(tenancy: T, gate: Option<ProgressGate>, told: Told) -> Self {
+    fn new(tenancy: T, gate: Option<ProgressGate>, publisher: Publisher) -> Self {
         let now = tenancy.clock().now();
         let (clock, opening, changed) = (tenancy.clock().clone(), tenancy.watch(), Arc::new(Notify::new()));
         let opening = async move {
@@ -270,7 +271,7 @@ impl<T: Tenancy> Renewals<T> {
             opening.await
         };
         let _hints = Hints::pass_on(opening, changed.clone());
-        Renewals { tenancy, gate, told, last_evidence: now, judge_again: now, changed, _hints }
+        Renewals { tenancy, gate, publisher, last_evidence: now, judge_again: now, changed, _hints }
     }
 
     async fn run(&mut self) -> Loss {
@@ -281,7 +282,7 @@ impl<T: Tenancy> Renewals<T> {
         // is less than a TTL if the grant is not fresh.
         let left = self.tenancy.trust_until().saturating_since(clock.now());
         let mut next = clock.now() + if left < period * 2 { left / 3 } else { period };
-        let (mut deaf_until, mut looked) = (clock.now(), clock.now());
+        let (mut cooldown_until, mut looked) = (clock.now(), clock.now());
         let mut look_at: Option<Moment> = None;
         loop {
             let end = self.tenancy.trust_until();
@@ -289,12 +290,12 @@ impl<T: Tenancy> Renewals<T> {
             tokio::select! {
                 biased;
                 () = clock.sleep_until(next.min(end).min(self.judge_at()).min(look_at.unwrap_or(end))) => {}
-                () = changed.notified() => if clock.now() >= deaf_until {
-                    look_at = look_at.or(Some(clock.now().max(looked + DEAF)));
+                () = changed.notified() => if clock.now() >= cooldown_until {
+                    look_at = look_at.or(Some(clock.now().max(looked + HINT_COOLDOWN)));
                 },
             }
             if clock.now() >= end {
-                let trouble = self.told.trouble.borrow().clone();
+                let trouble = self.publisher.trouble.borrow().clone();
                 return Loss::OutOfTime(trouble.unwrap_or_else(|| "this process did not run".into()));
             }
             if look_at.is_some_and(|at| clock.now() >= at) {
@@ -310,7 +311,7 @@ impl<T: Tenancy> Renewals<T> {
                     Ok(Some(loss)) => return loss,
                     // Whether there was progress is unknown: that is no reason to renew, and none to give up early.
                     Err(error) => {
-                        self.told.trouble.send_replace(Some(error.to_string()));
+                        self.publisher.trouble.send_replace(Some(error.to_string()));
                         self.judge_again = clock.now() + retry;
                         next = next.max(self.judge_again);
                     }
@@ -328,7 +329,7 @@ impl<T: Tenancy> Renewals<T> {
                 renewed = self.tenancy.renew() => renewed,
             };
             let took = clock.now().saturating_since(asked);
-            self.told.answers.lock().add(REQUESTS, took);
+            self.publisher.answers.lock().add(REQUESTS, took);
             match renewed {
                 // The machine may have slept between the answer and now. Once the window has ended, the work has been
                 // stopped, so a later answer comes too late.
@@ -339,7 +340,7 @@ impl<T: Tenancy> Renewals<T> {
                     self.tell_renewed();
                     next = self.after_renewal(asked, period);
                     // The hint of our own write is on its way.
-                    deaf_until = clock.now() + DEAF;
+                    cooldown_until = clock.now() + HINT_COOLDOWN;
                 }
                 // A lease that has moved to another store is granted there.
                 // Trying again could only lead to a second run.
@@ -347,7 +348,7 @@ impl<T: Tenancy> Renewals<T> {
                     return Loss::Moved(error.to_string());
                 }
                 Err(error) => {
-                    self.told.trouble.send_replace(Some(error.to_string()));
+                    self.publisher.trouble.send_replace(Some(error.to_string()));
                     next = clock.now() + retry;
                 }
             }
@@ -355,10 +356,10 @@ impl<T: Tenancy> Renewals<T> {
     }
 
     fn tell_renewed(&self) {
-        self.told.publish.send_replace(Standing::Held { trust_until: self.tenancy.trust_until() });
-        self.told.trouble.send_replace(None);
+        self.publisher.state.send_replace(KeeperState::Held { trust_until: self.tenancy.trust_until() });
+        self.publisher.trouble.send_replace(None);
         if let Some(drain) = self.tenancy.asked_to_finish() {
-            self.told.asked.send_if_modified(|asked| asked.replace(drain.clone()).as_ref() != Some(drain));
+            self.publisher.asked.send_if_modified(|asked| asked.replace(drain.clone()).as_ref() != Some(drain));
         }
     }
 

@@ -82,7 +82,7 @@ pub use error::{Error, Kind, Result, printable};
 pub use grant::{Anchor, Grant, Tenured};
 pub use history::{History, Retention, history_subject};
 pub use holder::HolderId;
-pub use keeper::{Keeper, Loss, ProgressGate, Standing, asked_to_finish};
+pub use keeper::{Keeper, KeeperState, Loss, ProgressGate, asked_to_finish};
 pub use lease::record::{
     Drain, OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
 };

@@ -72,7 +72,7 @@ impl Mark {
 
     /// The error for a migration that somebody else is giving up.
     pub fn given_up(&self) -> Error {
-        let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, give \
+        let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was interrupted, give \
                        it up again, and then start over";
         let (from, to) = self.ends();
         let remedy = Remedy::AbortMigration { from: Some(from.clone()), to: Some(to.clone()) };
@@ -94,7 +94,7 @@ impl Mark {
         };
         let (begun, (from, to)) = (self.begun(now), self.ends());
         let message = format!(
-            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was broken off, it has \
+            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was interrupted, it has \
              to be finished or given up"
         );
         let remedy = Remedy::FinishMigration { from: from.clone(), to: to.clone() };
@@ -123,14 +123,14 @@ pub struct Marks {
 
 /// The record, as it was read.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct MarksSnapshot {
     /// The record; the default one if there is none.
     pub marks: Marks,
     /// The store's time when it was read.
     pub now: Timestamp,
 }
 
-impl Seen {
+impl MarksSnapshot {
     /// Refuses to create a name in a namespace that is leaving or has left, or into which another namespace is moving.
     pub fn check(&self, what: &str) -> Result<()> {
         self.check_for(what, None)
@@ -139,8 +139,8 @@ impl Seen {
     /// The same for a migration, which its own mark does not block.
     pub fn check_for(&self, what: &str, migration: Option<Nonce>) -> Result<()> {
         let marks = [&self.marks.arriving, &self.marks.leaving];
-        let in_the_way = |mark: &&Mark| Some(mark.state.migration()) != migration;
-        let mark = marks.into_iter().flatten().find(in_the_way);
+        let blocks = |mark: &&Mark| Some(mark.state.migration()) != migration;
+        let mark = marks.into_iter().flatten().find(blocks);
         mark.map_or(Ok(()), |mark| Err(mark.refusal(what, self.now)))
     }
 }
@@ -160,12 +160,12 @@ impl Marks {
     pub fn may_receive(&self, migration: Nonce) -> Result<()> {
         let leaving = self.leaving.iter().filter(|mark| !mark.finished);
         let others = self.arriving.iter().filter(|mark| mark.state.migration() != migration);
-        others.chain(leaving).next().map_or(Ok(()), |mark| Err(in_the_way("TO", Some(mark))))
+        others.chain(leaving).next().map_or(Ok(()), |mark| Err(blocked_error("TO", Some(mark))))
     }
 
     /// Refuses a migration from this namespace while another one arrives.
     pub fn may_leave(&self) -> Result<()> {
-        self.arriving.as_ref().map_or(Ok(()), |mark| Err(in_the_way("FROM", Some(mark))))
+        self.arriving.as_ref().map_or(Ok(()), |mark| Err(blocked_error("FROM", Some(mark))))
     }
 
     /// The marks after a step of a departure; an error if another migration blocks it.
@@ -182,8 +182,8 @@ impl Marks {
                 let mark = |state| Mark { state, ..self.leaving.clone().unwrap_or_else(first) };
                 Ok(Some(Marks { leaving: state.map(mark), ..self.clone() }))
             }
-            Relocated::Already => Ok(None),
-            Relocated::No => Err(in_the_way("FROM", self.leaving.as_ref())),
+            Relocated::AlreadyDone => Ok(None),
+            Relocated::Invalid => Err(blocked_error("FROM", self.leaving.as_ref())),
         }
     }
 
@@ -191,7 +191,7 @@ impl Marks {
     fn give_up(&self, migration: Nonce) -> Result<Option<Marks>> {
         let ours = self.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
         if let Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) = ours {
-            return Err(in_the_way("FROM", Some(mark)));
+            return Err(blocked_error("FROM", Some(mark)));
         }
         if self.has_given_up(migration) {
             return Ok(None);
@@ -219,7 +219,7 @@ impl Migration {
     }
 }
 
-fn in_the_way(which: &str, mark: Option<&Mark>) -> Error {
+fn blocked_error(which: &str, mark: Option<&Mark>) -> Error {
     let Some(mark) = mark else {
         return Error::new(Kind::Invalid, format!("{which} is not being moved; nothing was changed"));
     };
@@ -252,9 +252,9 @@ fn document(store: &dyn Store) -> Result<Document<'_, Marks>> {
 }
 
 /// Reads the record. A namespace that was never moved has the default.
-pub async fn look(store: &dyn Store) -> Result<Seen> {
+pub async fn look(store: &dyn Store) -> Result<MarksSnapshot> {
     let seen = document(store)?.look(SystemClock.now()).await?;
-    Ok(Seen { marks: seen.record, now: seen.anchor.now })
+    Ok(MarksSnapshot { marks: seen.record, now: seen.anchor.now })
 }
 
 /// The error for a record that is moving or has moved. If the namespace's mark
@@ -304,11 +304,11 @@ pub async fn arrive(store: &dyn Store, migration: &Migration) -> Result<()> {
     change(store, |seen, now| seen.arrive(migration, now)).await
 }
 
-/// Ends an arrival. `came` says whether the namespace lives here from now on, even if it had left before.
-pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<()> {
+/// Ends an arrival. `outcome` says whether the namespace lives here from now on, even if it had left before.
+pub async fn arrived(store: &dyn Store, migration: Nonce, outcome: Arrival) -> Result<()> {
     change(store, |seen, _| {
         let is_ours = seen.arriving.as_ref().is_some_and(|mark| mark.state.migration() == migration);
-        let leaving = if came == Came::ToStay { None } else { seen.leaving.clone() };
+        let leaving = if outcome == Arrival::Complete { None } else { seen.leaving.clone() };
         Ok(is_ours.then(|| Marks { arriving: None, leaving, ..seen.clone() }))
     })
     .await
@@ -316,11 +316,11 @@ pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<
 
 /// How an arrival ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Came {
+pub enum Arrival {
     /// It lives here now.
-    ToStay,
+    Complete,
     /// The migration was given up.
-    GivenUp,
+    Abandoned,
 }
 
 /// Decides and swaps. Every step may be repeated, so a write without an answer is repeated.

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused_with_the_form_that_is_allowed() {
+    fn what_is_not_a_pattern_is_refused_with_the_form_that_is_allowed() {
         for wrong in ["", "a b", "a\n", "[ab]", "ä", "a,b", &"a".repeat(257)] {
             let error = wrong.parse::<NamePattern>().unwrap_err().to_string();
             assert!(error.contains("`*` stands for any characters and `?` for one"), "{error}");

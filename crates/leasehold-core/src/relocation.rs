@@ -104,7 +104,7 @@ pub fn elsewhere(what: &str, state: &Relocation) -> Error {
 
 /// The error for a holder whose lease or item has left: that step ended its
 /// tenure, and giving the migration up does not restore it.
-pub fn taken_away(what: &str, state: &Relocation) -> Error {
+pub fn evicted_error(what: &str, state: &Relocation) -> Error {
     match state {
         Relocation::Moved { .. } => elsewhere(what, state),
         other => Error::new(Kind::Lost, format!("{what} was lost: it is {other}, and nobody holds it meanwhile")),
@@ -135,9 +135,9 @@ pub enum Relocated {
     /// The new state; none means *here*.
     To(Option<Relocation>),
     /// This migration has already made the step.
-    Already,
+    AlreadyDone,
     /// The step cannot be made in this state.
-    No,
+    Invalid,
 }
 
 /// Decides a step of a migration on a record in this state.
@@ -146,20 +146,20 @@ pub fn relocate(state: Option<&Relocation>, step: &Step, migration: Nonce) -> Re
     match (step, state) {
         (Step::Leave { to }, None) => Relocated::To(Some(Relocation::Moving { to: to.clone(), migration })),
         (Step::Leave { .. }, Some(Relocation::Moving { .. } | Relocation::Moved { .. })) if is_ours => {
-            Relocated::Already
+            Relocated::AlreadyDone
         }
         (Step::Stay, Some(Relocation::Moving { .. })) if is_ours => Relocated::To(None),
-        (Step::Stay | Step::Settle, None) => Relocated::Already,
+        (Step::Stay | Step::Settle, None) => Relocated::AlreadyDone,
         (Step::Depart, Some(Relocation::Moving { to, .. })) if is_ours => {
             Relocated::To(Some(Relocation::Moved { to: to.clone(), migration }))
         }
-        (Step::Depart, Some(Relocation::Moved { .. })) if is_ours => Relocated::Already,
+        (Step::Depart, Some(Relocation::Moved { .. })) if is_ours => Relocated::AlreadyDone,
         (Step::Settle, Some(Relocation::Arriving { .. })) if is_ours => Relocated::To(None),
         (Step::Withdraw, Some(Relocation::Arriving { from, .. })) if is_ours => {
             Relocated::To(Some(Relocation::Moved { to: from.clone(), migration }))
         }
-        (Step::Withdraw, Some(Relocation::Moved { .. })) if is_ours => Relocated::Already,
-        _ => Relocated::No,
+        (Step::Withdraw, Some(Relocation::Moved { .. })) if is_ours => Relocated::AlreadyDone,
+        _ => Relocated::Invalid,
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     fn another_migration_changes_nothing() {
         for state in states(OURS) {
             for step in steps() {
-                assert_eq!(relocate(Some(&state), &step, OTHER), Relocated::No, "{state} {step:?}");
+                assert_eq!(relocate(Some(&state), &step, OTHER), Relocated::Invalid, "{state} {step:?}");
             }
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         for step in steps() {
             for state in states(OURS).map(Some).into_iter().chain([None]) {
                 if let Relocated::To(next) = relocate(state.as_ref(), &step, OURS) {
-                    assert_eq!(relocate(next.as_ref(), &step, OURS), Relocated::Already, "{state:?} {step:?}");
+                    assert_eq!(relocate(next.as_ref(), &step, OURS), Relocated::AlreadyDone, "{state:?} {step:?}");
                 }
             }
         }
@@ -217,8 +217,8 @@ mod tests {
     #[test]
     fn a_copy_is_granted_only_after_it_was_settled() {
         let [.., arriving] = states(OURS);
-        assert_eq!(relocate(Some(&arriving), &Step::Depart, OURS), Relocated::No);
-        assert_eq!(relocate(Some(&arriving), &Step::Stay, OURS), Relocated::No);
+        assert_eq!(relocate(Some(&arriving), &Step::Depart, OURS), Relocated::Invalid);
+        assert_eq!(relocate(Some(&arriving), &Step::Stay, OURS), Relocated::Invalid);
         assert_eq!(relocate(Some(&arriving), &Step::Settle, OURS), Relocated::To(None));
     }
 }

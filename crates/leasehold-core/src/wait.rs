@@ -22,7 +22,7 @@ const MAX_BACKOFF: Duration = POLL;
 /// The longest pause between a hint and the read that follows it.
 const MAX_SPREAD: Duration = Duration::from_millis(1);
 /// The longest pause before a waiter tries a store again that has no free connection.
-const MAX_RETREAT: Duration = Duration::from_secs(5);
+const MAX_STORE_BACKOFF: Duration = Duration::from_secs(5);
 
 /// Keeps the waiters that one hint wakes from colliding.
 ///
@@ -32,14 +32,14 @@ const MAX_RETREAT: Duration = Duration::from_secs(5);
 /// times. Otherwise the waiter that is notified first would always win: the last holder, which did
 /// not have to back off and so began to watch before all others. A lone waiter never backs off.
 #[derive(Debug)]
-struct Crowd {
+struct Contention {
     seen: Option<Epoch>,
     backoff: Backoff,
 }
 
-impl Crowd {
+impl Contention {
     const fn new() -> Self {
-        Crowd { seen: None, backoff: Backoff::new(FIRST_BACKOFF, MAX_BACKOFF) }
+        Contention { seen: None, backoff: Backoff::new(FIRST_BACKOFF, MAX_BACKOFF) }
     }
 
     /// How long to back off after this refusal; none if another waiter was not faster, or no hint preceded it.
@@ -58,7 +58,7 @@ impl Crowd {
 
 /// How long to pause when the store is unreachable. If it has no room for another
 /// client, because all its connections are in use, the pause grows each time.
-fn retreat(kind: Kind, backoff: &mut Backoff) -> Duration {
+fn unreachable_pause(kind: Kind, backoff: &mut Backoff) -> Duration {
     if kind == Kind::Contended { backoff.at_least_half() } else { POLL }
 }
 
@@ -184,7 +184,7 @@ impl Coordinator {
         loop {
             match self.attempt(group, ask).await {
                 Err(error) if error.kind() == Kind::Contended && self.clock().now() < give_up => {
-                    let pause = retreat(error.kind(), full);
+                    let pause = unreachable_pause(error.kind(), full);
                     self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                 }
                 attempted => return attempted,
@@ -195,13 +195,13 @@ impl Coordinator {
     async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
         let leases = group.names();
         let give_up = self.clock().now() + limit;
-        let mut full = Backoff::new(FIRST_BACKOFF, MAX_RETREAT);
+        let mut full = Backoff::new(FIRST_BACKOFF, MAX_STORE_BACKOFF);
         let mut answer = match self.first_attempt(group, ask, give_up, &mut full).await? {
             Attempt::Answered(answer) => answer,
             Attempt::GivenBack(paused) => return Ok(paused),
         };
         let mut watches: Option<Vec<Watch>> = None;
-        let (mut crowd, mut is_hinted) = (Crowd::new(), false);
+        let (mut contention, mut is_hinted) = (Contention::new(), false);
         loop {
             let Acquired::Refused { refusal, now: told, .. } = &answer else { return Ok(answer) };
             let until_free = match &**refusal {
@@ -213,7 +213,7 @@ impl Coordinator {
             if now >= give_up {
                 return Ok(answer);
             }
-            if let Some(pause) = crowd.after(refusal, std::mem::take(&mut is_hinted)) {
+            if let Some(pause) = contention.after(refusal, std::mem::take(&mut is_hinted)) {
                 watches = None;
                 self.clock().sleep_until((now + pause).min(give_up)).await;
             }
@@ -225,7 +225,7 @@ impl Coordinator {
                     () = any_hint(watches) => {
                         is_hinted = true;
                         let hinted = self.clock().now();
-                        let pause = crowd.spread(hinted.saturating_since(now));
+                        let pause = contention.spread(hinted.saturating_since(now));
                         self.clock().sleep_until((hinted + pause).min(give_up)).await;
                         // The next read sees what the hints meanwhile were about.
                         watches.iter_mut().for_each(Watch::forget);
@@ -247,12 +247,12 @@ impl Coordinator {
                 }
                 Ok(Attempt::GivenBack(paused)) => return Ok(paused),
                 // The store may be back before the limit. The first read has shown that the configuration works.
-                Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
+                Err(error) if is_temporary(error.kind()) && self.clock().now() < give_up => {
                     if error.kind() == Kind::Contended {
                         // A watch needs one more connection.
                         watches = None;
                     }
-                    let pause = retreat(error.kind(), &mut full);
+                    let pause = unreachable_pause(error.kind(), &mut full);
                     self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                 }
                 Err(error) => return Err(error),
@@ -276,7 +276,7 @@ impl Coordinator {
 }
 
 /// Whether waiting may end this kind of error.
-pub(crate) const fn passes(kind: Kind) -> bool {
+pub(crate) const fn is_temporary(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
 }
 
@@ -314,11 +314,11 @@ mod tests {
 
     #[test]
     fn a_waiter_at_the_longest_backoff_still_backs_off() {
-        let mut crowd = Crowd::new();
-        while crowd.backoff.at_least_half() < MAX_BACKOFF / 2 {}
-        assert_eq!(crowd.after(&held(1), true), None, "there was nobody before");
-        assert!(crowd.after(&held(2), true).is_some_and(|pause| pause >= MAX_BACKOFF / 2 && pause < MAX_BACKOFF));
-        assert_eq!(crowd.after(&held(2), true), None, "the same one as before");
-        assert_eq!(crowd.after(&held(3), false), None, "found so without a hint");
+        let mut contention = Contention::new();
+        while contention.backoff.at_least_half() < MAX_BACKOFF / 2 {}
+        assert_eq!(contention.after(&held(1), true), None, "there was nobody before");
+        assert!(contention.after(&held(2), true).is_some_and(|pause| pause >= MAX_BACKOFF / 2 && pause < MAX_BACKOFF));
+        assert_eq!(contention.after(&held(2), true), None, "the same one as before");
+        assert_eq!(contention.after(&held(3), false), None, "found so without a hint");
     }
 }

@@ -246,7 +246,7 @@ impl Verb {
 }
 
 /// The longest delay of an item, and the longest backoff, that may be requested.
-pub const MOST_DELAY: Duration = Duration::from_secs(366 * 86_400);
+pub const MAX_DELAY: Duration = Duration::from_secs(366 * 86_400);
 
 /// A new item, as a client describes it: the server makes the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,7 +279,7 @@ impl Addition {
 
     /// Refuses values that no server accepts.
     pub fn check(&self) -> Result<()> {
-        let longest = u64::try_from(MOST_DELAY.as_millis()).unwrap_or(u64::MAX);
+        let longest = u64::try_from(MAX_DELAY.as_millis()).unwrap_or(u64::MAX);
         if self.attempts.most == 0 {
             return Err(Error::invalid("attempts", "0", "an item is tried once at least"));
         }

@@ -7,8 +7,8 @@ mod support;
 use leasehold_core::clock::{Clock, ManualClock, Moment};
 use leasehold_core::lease::protocol::{Decision, Order, Report, Request, decide};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Grant, Keeper, Key, Kind, LeaseName, Loss, MemoryStore, Outcome, Ownership,
-    ProgressGate, Released, Shelf, Standing, Store, codec,
+    Acquired, Ask, Coordinator, Grant, Keeper, KeeperState, Key, Kind, LeaseName, Loss, MemoryStore, Outcome,
+    Ownership, ProgressGate, Released, Shelf, Store, codec,
 };
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -78,9 +78,9 @@ fn name() -> LeaseName {
 }
 
 fn loss(keeper: &Keeper) -> Option<Loss> {
-    match &*keeper.standing().borrow() {
-        Standing::Held { .. } => None,
-        Standing::Lost(loss) => Some(loss.clone()),
+    match &*keeper.state().borrow() {
+        KeeperState::Held { .. } => None,
+        KeeperState::Lost(loss) => Some(loss.clone()),
     }
 }
 
@@ -105,8 +105,8 @@ async fn it_renews_at_a_third_of_the_ttl() {
         assert_eq!(bench.store.round_trips(), (0, 1));
         let after = bench.record().await.tenure.unwrap().deadline;
         assert!(after.saturating_since(before) >= seconds(TTL / 3));
-        let held = Standing::Held { trust_until: bench.clock.now() + seconds(TTL) };
-        assert_eq!(*keeper.standing().borrow(), held);
+        let held = KeeperState::Held { trust_until: bench.clock.now() + seconds(TTL) };
+        assert_eq!(*keeper.state().borrow(), held);
     }
     assert_eq!(bench.record().await.epoch.get(), 1);
 }
@@ -252,7 +252,7 @@ async fn an_answer_that_was_slept_over_does_not_bring_the_lease_back() {
         bench.store.next(Call::Swap, &[Fault::Slow(Duration::ZERO, seconds(TTL - 20))]);
         bench.pass(seconds(TTL / 3)).await;
         assert!(bench.clock.now() > bench.grant.trust_until());
-        assert!(matches!(loss(&keeper), Some(Loss::OutOfTime(_))), "{:?}", keeper.standing().borrow());
+        assert!(matches!(loss(&keeper), Some(Loss::OutOfTime(_))), "{:?}", keeper.state().borrow());
     }
 }
 
@@ -280,12 +280,12 @@ async fn a_clock_set_forward_by_less_shortens_the_window_and_it_renews_at_once()
     // The renewal that follows the step does not get through.
     bench.store.next(Call::Swap, &[Fault::StepsForward(seconds(50)), Fault::Fails(Kind::Unavailable)]);
     bench.pass(seconds(TTL / 3)).await;
-    let short = Standing::Held { trust_until: bench.clock.now() + seconds(TTL - 50) };
-    assert_eq!(*keeper.standing().borrow(), short);
+    let short = KeeperState::Held { trust_until: bench.clock.now() + seconds(TTL - 50) };
+    assert_eq!(*keeper.state().borrow(), short);
     assert_eq!(bench.store.round_trips().1, 2, "it did not renew at once");
     bench.pass(seconds(10)).await;
-    let whole = Standing::Held { trust_until: bench.clock.now() + seconds(TTL) };
-    assert_eq!(*keeper.standing().borrow(), whole);
+    let whole = KeeperState::Held { trust_until: bench.clock.now() + seconds(TTL) };
+    assert_eq!(*keeper.state().borrow(), whole);
 }
 
 #[tokio::test]
@@ -440,8 +440,8 @@ fn while_it_says_held_nobody_else_can_be_granted_the_lease() {
             let keeper = bench.keep();
             for step in steps {
                 bench.pass(millis(step)).await;
-                let standing = keeper.standing().borrow().clone();
-                let Standing::Held { trust_until } = standing else { return Ok(false) };
+                let state = keeper.state().borrow().clone();
+                let KeeperState::Held { trust_until } = state else { return Ok(false) };
                 prop_assert!(bench.clock.now() < trust_until, "held past its window");
                 let (record, now) = (bench.record().await, bench.other().inspect(&name()).await.unwrap().now);
                 prop_assert!(record.is_held_by(bench.grant.token().claim()));

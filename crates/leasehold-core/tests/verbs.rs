@@ -5,7 +5,7 @@
 mod support;
 
 use async_trait::async_trait;
-use leasehold_core::cell::Seen;
+use leasehold_core::cell::Snapshot;
 use leasehold_core::clock::{Clock, ManualClock};
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Order;
@@ -25,7 +25,7 @@ struct Remote(Coordinator);
 
 impl Remote {
     fn without_revision(&self, grant: &Grant) -> Grant {
-        let seen = Seen::new(grant.record().clone(), None, grant.seen().anchor);
+        let seen = Snapshot::new(grant.record().clone(), None, grant.seen().anchor);
         Grant::unchecked(grant.token().clone(), grant.ttl(), seen, self.grain())
     }
 }

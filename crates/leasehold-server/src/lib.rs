@@ -12,7 +12,7 @@ pub mod api;
 #[cfg(feature = "server")]
 mod discreet;
 #[cfg(feature = "server")]
-pub mod exchange;
+pub mod oidc;
 pub mod outbound;
 #[cfg(feature = "server")]
 mod pace;

@@ -41,7 +41,7 @@ async fn keeps_every_promise(url: String, effort: Effort) {
     });
     exercise_each(VERBS, &bench.in_front_of(behind)).await.assert_kept();
     every_item_is_completed_once(one.clone()).await;
-    a_claim_that_ran_out_completes_nothing(one).await;
+    a_claim_that_expired_completes_nothing(one).await;
     drop(site);
 }
 
@@ -92,7 +92,7 @@ async fn work_off(queue: Queue) -> Vec<String> {
 }
 
 /// A worker that was away for longer than its claim lasted: another one has the item, and what the first one does is refused.
-async fn a_claim_that_ran_out_completes_nothing(store: Arc<dyn Store>) {
+async fn a_claim_that_expired_completes_nothing(store: Arc<dyn Store>) {
     let queue = queue(&store, "slow");
     let added = queue.add(NewItem { payload: payload("x"), ..NewItem::default() }).await.unwrap();
     let short = Ttl::MIN.get() + store.capabilities().clock.grain() * 2;

@@ -388,7 +388,7 @@ async fn a_key_for_some_names_learns_and_changes_nothing_of_others() {
         r#"{{"record":{{"shelf":"lease","name":"{own}"}},"expected":null,"verb":{{"lease":{{"operate":{{"nonce":"{lineage}","lineage":"{lineage}","by":"x","why":"y","expected":null,"order":{{"forget":{{"idle":0}}}}}}}}}}}}"#
     );
     assert_eq!(site.post(&holds, "records/change", &forget).await, 400);
-    all.drop_leavings(&own, &all.inspect(&own).await.unwrap().record).await.unwrap();
+    all.erase_leftovers(&own, &all.inspect(&own).await.unwrap().record).await.unwrap();
     let now = all.history(&secret, &record).await.unwrap();
     assert_eq!((now.transfers.len(), now.damaged.len()), (history.transfers.len(), 0));
 

@@ -132,7 +132,7 @@ async fn tls_needs_an_authority_that_is_trusted() {
 }
 
 #[tokio::test]
-async fn what_is_no_worker_is_said_to_be_none() {
+async fn what_is_not_a_worker_is_reported_as_such() {
     let server = plain();
     let key = Key::new(Shelf::Probe, &LeaseName::new("x").unwrap());
     // The worker lives below any path.

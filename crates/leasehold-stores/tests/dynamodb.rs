@@ -93,7 +93,7 @@ async fn the_first_writers_make_one_table_and_lookers_none() {
 }
 
 #[tokio::test]
-async fn a_listing_goes_on_where_a_page_of_the_server_ends() {
+async fn a_listing_continues_where_a_page_of_the_server_ends() {
     let server = dynalite(0);
     let store = store(&server).await;
     // A page of DynamoDB's ends after a megabyte.
@@ -207,7 +207,7 @@ fn error_body(code: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_documented_error_is_told_apart() {
+async fn every_documented_error_is_distinguished() {
     let folder = tempfile::tempdir().unwrap();
     for (status, code, reading, writing) in [
         (400, "ProvisionedThroughputExceededException", Kind::Unavailable, Kind::Unavailable),

@@ -384,7 +384,7 @@ fn leader(members: &[&Server]) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_loses_its_leader_goes_on_and_never_reissues_an_epoch() {
+async fn a_cluster_that_loses_its_leader_continues_and_never_reissues_an_epoch() {
     let mut members = etcd_cluster(3);
     let first = leader(&members.iter().collect::<Vec<_>>());
     // Everybody talks to the leader that will be killed, and knows the others.
@@ -423,7 +423,7 @@ async fn a_cluster_that_loses_its_leader_goes_on_and_never_reissues_an_epoch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_that_are_away_are_passed_over() {
+async fn members_that_are_away_are_skipped() {
     let server = etcd();
     let gone = leasehold_testbed::free_port();
     let url = format!("etcd://127.0.0.1:{gone},127.0.0.1:{}", server.port());

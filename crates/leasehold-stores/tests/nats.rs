@@ -336,7 +336,7 @@ async fn revoked_credentials_are_a_clear_error_and_never_a_grant() {
 }
 
 #[tokio::test]
-async fn a_missing_permission_is_told_at_once_with_what_to_run() {
+async fn a_missing_permission_is_reported_at_once_with_what_to_run() {
     let server = nats_with(USERS, &[]);
     let at = format!("127.0.0.1:{}", server.port());
     let reader = store(&format!("nats://reader:hunter3@{at}")).await.unwrap();
@@ -495,7 +495,7 @@ async fn contend(leases: Coordinator, lease: LeaseName, epochs: Arc<Mutex<BTreeS
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_loses_its_leader_goes_on_and_reissues_no_epoch() {
+async fn a_cluster_that_loses_its_leader_continues_and_reissues_no_epoch() {
     let mut servers = nats_cluster();
     let hosts: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("nats://{}?replicas=3", hosts.join(","));

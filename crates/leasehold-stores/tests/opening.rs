@@ -21,7 +21,7 @@ async fn refusal(text: &str) -> (Kind, String) {
 }
 
 #[tokio::test]
-async fn a_lease_can_be_had_renewed_and_released_in_every_store() {
+async fn a_lease_can_be_acquired_renewed_and_released_in_every_store() {
     let folder = tempfile::tempdir().unwrap();
     for text in [format!("sqlite:{}/x.db", folder.path().display()), format!("dir:{}/d", folder.path().display())] {
         let leases = Coordinator::new(open(&url(&text)).await.unwrap());
@@ -54,7 +54,7 @@ async fn a_new_database_is_for_its_user_only() {
 }
 
 #[tokio::test]
-async fn what_is_no_store_is_left_as_it_is() {
+async fn what_is_not_a_store_is_left_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().display();
     let text = folder.path().join("notes.txt");

@@ -72,7 +72,7 @@ pub fn owner(file: &Path, bytes: &[RangeInclusive<u64>]) -> Option<Owner> {
 
 /// The kernel's answer about a lock's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum LockHolder {
     /// No process has it.
     Nobody,
     /// A process with this id.
@@ -83,17 +83,17 @@ pub enum Told {
 
 /// Asks the kernel which process has one of these bytes of a file locked exclusively. Never call it in a process that
 /// has locks on the file: they would be dropped.
-pub fn ask(file: &Path, bytes: &[RangeInclusive<u64>]) -> io::Result<Told> {
+pub fn ask(file: &Path, bytes: &[RangeInclusive<u64>]) -> io::Result<LockHolder> {
     let file = File::open(file)?;
     for range in bytes {
         let length = range.end() - range.start() + 1;
         // The lock that a reader would wait for.
         let wanted = Flock { start: *range.start(), length, ..Flock::from(FlockType::ReadLock) };
         match rustix::process::fcntl_getlk(&file, &wanted)? {
-            Some(Flock { pid: Some(pid), .. }) => return Ok(Told::Process(pid.as_raw_nonzero().get())),
-            Some(_) => return Ok(Told::Elsewhere),
+            Some(Flock { pid: Some(pid), .. }) => return Ok(LockHolder::Process(pid.as_raw_nonzero().get())),
+            Some(_) => return Ok(LockHolder::Elsewhere),
             None => {}
         }
     }
-    Ok(Told::Nobody)
+    Ok(LockHolder::Nobody)
 }

@@ -21,7 +21,7 @@ impl Terminal {
     }
 
     /// Whether a person uses it: both input and output are terminals.
-    pub fn is_spoken_to(&self) -> bool {
+    pub fn is_interactive(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
@@ -39,7 +39,7 @@ impl Terminal {
     /// The same for a group that was stopped because it used the terminal. Our own group uses it too, so the system
     /// stops us until a shell puts us in front. Checking first and then stopping ourselves would miss a shell that does
     /// so in between. False if no shell ever will.
-    pub fn lend_in_turn(&self, group: i32) -> bool {
+    pub fn lend_when_continued(&self, group: i32) -> bool {
         let Some(group) = Pid::from_raw(group) else { return false };
         let lent = self.in_front() == Some(group) || rustix::termios::tcsetpgrp(&self.tty, group).is_ok();
         if lent {

@@ -7,7 +7,7 @@
 crate::words! {
     /// A fix that can be turned off. Each variant describes the fix; its name and word say what happens without it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Mend {
+    pub enum Fix {
         /// The end of a run is reported until the trust window ends, not once.
         EndToldOnce = "end-told-once",
         /// An item that cannot be claimed is set aside, and the others are claimed.
@@ -44,12 +44,12 @@ pub const VARIABLE: &str = "LEASEHOLD_UNDO";
 
 /// Whether this fix is turned off in this process.
 #[cfg(feature = "undo")]
-pub fn undone(mend: Mend) -> bool {
-    std::env::var(VARIABLE).is_ok_and(|names| names == mend.as_str())
+pub fn is_disabled(fix: Fix) -> bool {
+    std::env::var(VARIABLE).is_ok_and(|names| names == fix.as_str())
 }
 
 /// No: in this build every fix is in force.
 #[cfg(not(feature = "undo"))]
-pub const fn undone(_mend: Mend) -> bool {
+pub const fn is_disabled(_fix: Fix) -> bool {
     false
 }

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_that_ended_by_themselves_are_told_from_those_that_were_killed() {
+    fn lanes_that_ended_by_themselves_are_distinguished_from_those_that_were_killed() {
         let said = "leasehold: a lane was ended by signal 9; starting another in 1s\n\
                     leasehold: a lane was ended with exit code 69; starting another in 2s\n";
         assert_eq!(lane_codes(said), [69]);

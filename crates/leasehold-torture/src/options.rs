@@ -1,16 +1,16 @@
 //! What a run is asked to do.
 
-use leasehold_system::undo::Mend;
+use leasehold_system::undo::Fix;
 use std::path::PathBuf;
 
-const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all] [--served] [--leasehold PATH]";
+const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo FIX|all] [--served] [--leasehold PATH]";
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
     pub storm_ms: u64,
     pub seed: u64,
-    /// The mends to take back: one run for each; none is the ordinary run.
-    pub undo: Vec<Mend>,
+    /// The fixes to turn off: one run for each; none is the ordinary run.
+    pub undo: Vec<Fix>,
     /// Whether the fleet goes through a server.
     pub is_served: bool,
     /// Another binary than the one that was just built.
@@ -40,8 +40,8 @@ impl Options {
                 }
                 "--seed" => options.seed = value.parse().map_err(|_| format!("--seed {value}: a whole number"))?,
                 "--leasehold" => options.leasehold = Some(value.into()),
-                "--undo" if value == "all" => options.undo = Mend::ALL.to_vec(),
-                "--undo" => options.undo.push(mend(value)?),
+                "--undo" if value == "all" => options.undo = Fix::ALL.to_vec(),
+                "--undo" => options.undo.push(fix(value)?),
                 _ => return Err(USAGE.into()),
             }
         }
@@ -49,9 +49,9 @@ impl Options {
     }
 }
 
-fn mend(name: &str) -> Result<Mend, String> {
-    let known: Vec<&str> = Mend::ALL.iter().map(|mend| mend.as_str()).collect();
-    let found = Mend::ALL.iter().find(|mend| mend.as_str() == name).copied();
+fn fix(name: &str) -> Result<Fix, String> {
+    let known: Vec<&str> = Fix::ALL.iter().map(|fix| fix.as_str()).collect();
+    let found = Fix::ALL.iter().find(|fix| fix.as_str() == name).copied();
     found.ok_or_else(|| format!("--undo {name}: use `all` or one of: {}", known.join(", ")))
 }
 
@@ -66,6 +66,6 @@ mod tests {
         assert_eq!((options.storm_ms, options.seed, options.is_served), (30_000, 7, false));
         assert!(Options::parse(&words("--served --seed 7")).unwrap().is_served);
         assert!(Options::parse(&words("--minutes")).is_err());
-        assert!(Options::parse(&words("--undo no-such-mend")).unwrap_err().contains("use `all`"));
+        assert!(Options::parse(&words("--undo no-such-fix")).unwrap_err().contains("use `all`"));
     }
 }

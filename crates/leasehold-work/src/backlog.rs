@@ -6,7 +6,7 @@
 
 use crate::queue::protocol::Order;
 use crate::queue::{Chores, Item, ItemId, ItemName, NewItem, Payload, Purged, QueueName, Reason, State};
-use crate::spool::{Shown, SpoolItem, Where};
+use crate::spool::{Shown, SpoolFolder, SpoolItem};
 use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment};
@@ -38,14 +38,14 @@ pub struct Expired {
 pub struct OnExpired(Option<Arc<dyn Fn(Expired) + Send + Sync>>);
 
 impl OnExpired {
-    /// Calls `hear`, which must not block.
-    pub fn new(hear: impl Fn(Expired) + Send + Sync + 'static) -> Self {
-        OnExpired(Some(Arc::new(hear)))
+    /// Calls `callback`, which must not block.
+    pub fn new(callback: impl Fn(Expired) + Send + Sync + 'static) -> Self {
+        OnExpired(Some(Arc::new(callback)))
     }
 
-    pub(crate) fn tell(&self, expired: impl FnOnce() -> Expired) {
-        if let Some(hear) = &self.0 {
-            hear(expired());
+    pub(crate) fn call(&self, expired: impl FnOnce() -> Expired) {
+        if let Some(callback) = &self.0 {
+            callback(expired());
         }
     }
 }
@@ -119,7 +119,7 @@ impl ItemView {
     pub fn is_dead(&self) -> bool {
         match self {
             ItemView::Item(_, item, _) => matches!(item.state, State::Dead { .. }),
-            ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.place == Where::Failed,
+            ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.folder == SpoolFolder::Failed,
         }
     }
 }
@@ -215,7 +215,7 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// The same, with a callback for claims that are found expired through it.
     /// Claims that a server ends are not reported.
     #[must_use]
-    fn hearing(self, heard: OnExpired) -> Self;
+    fn with_expiry_callback(self, on_expired: OnExpired) -> Self;
 
     /// A claimer whose claims have this TTL and label. `warn` is called once for each thing that is skipped.
     fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer>;
@@ -370,7 +370,7 @@ impl<B: Backlog> Tenancy for Kept<B> {
 impl JanitorReport {
     /// Entries that are not items are only reported. Items that could not be handled count as trouble.
     pub(crate) fn cleaned(done: Chores, warn: Warn) -> Self {
-        done.odd.iter().for_each(warn);
+        done.foreign.iter().for_each(warn);
         let counts = vec![
             ("requeued", done.requeued),
             ("buried", done.buried),

@@ -5,7 +5,7 @@
 
 use crate::notify::board;
 use crate::output;
-use crate::schedule::{definition, journals};
+use crate::schedule::{definition, journal};
 use leasehold_core::{Counters, Error, Key, Kind, LeaseName, Result, Shelf};
 
 /// Refuses a document that nobody could read on its shelf. Returns the lease
@@ -14,7 +14,7 @@ pub fn check(key: &Key, bytes: &[u8]) -> Result<Option<LeaseName>> {
     let place = key.name.as_str();
     match key.shelf {
         Shelf::Counters => Counters::decode(bytes, place).map(|_| None),
-        Shelf::Runs => journals::check(bytes, place).map(|()| None),
+        Shelf::Runs => journal::check(bytes, place).map(|()| None),
         Shelf::Job => definition::check(bytes, place).map(|()| None),
         Shelf::Watch => board::check(bytes, place).map(|()| None),
         Shelf::Output => output::subject(bytes, place),

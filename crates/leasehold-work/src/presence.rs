@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Places for processes of one role on one host. More processes are not recorded.
 const PLACES: usize = 64;
 /// How many old records a new process reads, to remove those that are no longer shown.
-const SWEPT: usize = 500;
+const MAX_SWEPT: usize = 500;
 
 leasehold_system::words! {
     /// The role of a process.
@@ -162,7 +162,7 @@ async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
             told = tokio::time::timeout(EVERY, announcer.tell()) => {
                 // A temporary error is retried with the next report; a store
                 // that refuses this one refuses the next too.
-                if let Ok(Err(error)) = told && !passes(&error) {
+                if let Ok(Err(error)) = told && !is_temporary(&error) {
                     return;
                 }
             }
@@ -172,7 +172,7 @@ async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
     announcer.end().await;
 }
 
-fn passes(error: &Error) -> bool {
+fn is_temporary(error: &Error) -> bool {
     error.is_retryable() || error.kind() == leasehold_core::Kind::Indeterminate
 }
 
@@ -229,7 +229,7 @@ impl Announcer {
 
     /// Removes records that are no longer shown; returns the store's time.
     async fn sweep(&self) -> Result<Timestamp> {
-        let page = self.store.list(Shelf::Presence, Range::new(None, SWEPT)).await?;
+        let page = self.store.list(Shelf::Presence, Range::new(None, MAX_SWEPT)).await?;
         for (name, value) in &page.entries {
             if read(name, value).is_some_and(|found| found.is_over(page.now)) {
                 self.erase(&Key::new(Shelf::Presence, name), &value.revision).await?;

@@ -62,7 +62,7 @@ impl Tokens {
 
     /// Sets the store's name in messages.
     #[must_use]
-    pub fn calling_the_store(mut self, place: impl Into<String>) -> Self {
+    pub fn with_store_name(mut self, place: impl Into<String>) -> Self {
         self.place = Some(place.into());
         self
     }
@@ -110,7 +110,7 @@ impl Tokens {
             }
             Right::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
-                beside(move || {
+                off_runtime(move || {
                     let mut grant = spool.adopt(&token).map_err(as_lost)?;
                     spool.renew(&mut grant).map(|()| Renewed { live: grant.live(), asked: None })
                 })
@@ -132,7 +132,7 @@ impl Tokens {
             Right::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
                 let Some(checkpoint) = report.checkpoint else { return Ok(()) };
-                beside(move || spool.checkpoint(&spool.adopt(&token).map_err(as_lost)?, &checkpoint)).await
+                off_runtime(move || spool.checkpoint(&spool.adopt(&token).map_err(as_lost)?, &checkpoint)).await
             }
         }
     }
@@ -146,7 +146,7 @@ impl Resolver for Tokens {
             Right::Item => self.queue(token)?.resolve(token).await?,
             Right::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
-                return beside(move || spool.resolve(&token)).await;
+                return off_runtime(move || spool.resolve(&token)).await;
             }
         };
         if let Some(place) = &self.place {
@@ -170,7 +170,7 @@ pub(crate) fn as_lost(error: Error) -> Error {
 }
 
 /// Runs outside the runtime, so that a share that does not answer delays nothing else.
-pub(crate) async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::unavailable("the look at the spool was broken off", e))?
+    done.map_err(|e| Error::unavailable("the look at the spool was interrupted", e))?
 }

@@ -37,7 +37,7 @@ impl Watcher for Bench {
 }
 
 #[tokio::test]
-async fn a_job_whose_look_or_launch_panicked_is_told_and_looked_at_again() {
+async fn a_job_whose_look_or_launch_panicked_is_reported_and_looked_at_again() {
     let coordinator = Coordinator::new(Arc::new(MemoryStore::default()));
     let (looks, launches, told) = (AtomicU32::new(0), AtomicU32::new(0), Mutex::default());
     let bench = Arc::new(Bench { coordinator: coordinator.clone(), looks, launches, told });

@@ -134,7 +134,7 @@ async fn a_hundred_items_behind_a_hundred_claimed_ones_are_found() {
 }
 
 #[tokio::test]
-async fn a_claim_that_ran_out_is_claimed_again_and_the_first_worker_is_fenced() {
+async fn an_expired_claim_is_claimed_again_and_the_first_worker_is_fenced() {
     let mut bench = bench();
     bench.queue.add(item("x")).await.unwrap();
     let first = bench.claim().await.unwrap();
@@ -229,7 +229,7 @@ async fn workers_that_die_use_up_the_attempts_too() {
 }
 
 #[tokio::test]
-async fn a_purged_key_goes_on_from_its_epoch() {
+async fn a_purged_key_continues_from_its_epoch() {
     let mut bench = bench();
     let keyed = |text: &str| NewItem { key: Some("k".parse().unwrap()), ..item(text) };
     bench.queue.add(keyed("old")).await.unwrap();
@@ -375,7 +375,7 @@ async fn an_idle_worker_finds_an_item_that_is_in_no_line() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_is_told_and_hides_nothing() {
+async fn a_damaged_record_is_reported_and_hides_nothing() {
     let mut bench = bench();
     bench.queue.add_all(vec![item("a"), item("b")]).await.unwrap();
     let items = bench.queue.list(None, 10).await.unwrap();

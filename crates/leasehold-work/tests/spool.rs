@@ -6,7 +6,7 @@ use leasehold_testbed::wait_until;
 use leasehold_work::backlog::Ordered;
 use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{Attempts, Chores, ItemId, NewItem, Payload};
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, Where};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFolder, SpoolGrant};
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -72,13 +72,13 @@ fn items_come_by_priority_and_age_and_each_goes_to_one_worker() {
         assert_eq!(grant.token().epoch.get(), 1);
         spool.complete(grant, Some(&Payload::result("ok").unwrap()), &[]).unwrap();
         let shown = spool.show(&grant.name().id).unwrap();
-        assert_eq!((shown.item.place, shown.notes[0].kind.as_str()), (Where::Done, "result"));
+        assert_eq!((shown.item.folder, shown.notes[0].kind.as_str()), (SpoolFolder::Done, "result"));
     }
-    assert_eq!(spool.items(&Where::Later).unwrap().len(), 1);
+    assert_eq!(spool.items(&SpoolFolder::Later).unwrap().len(), 1);
 }
 
 #[test]
-fn what_ran_out_is_put_back_and_the_silent_worker_is_fenced() {
+fn what_expired_is_put_back_and_the_silent_worker_is_fenced() {
     let (_folder, spool) = spool();
     let id = add(&spool, "x");
     let mut slow = claimer(&spool, "1s");
@@ -117,9 +117,9 @@ fn a_sign_of_life_keeps_an_item() {
         wait_until("what gives no sign is put back", || {
             spool.renew(&mut grant).unwrap();
             spool.clean().unwrap();
-            spool.find(id).unwrap().place == Where::Ready
+            spool.find(id).unwrap().folder == SpoolFolder::Ready
         });
-        assert_eq!(spool.items(&Where::Ready).unwrap().len(), 1, "what gave signs of life was put back");
+        assert_eq!(spool.items(&SpoolFolder::Ready).unwrap().len(), 1, "what gave signs of life was put back");
         let again = claimer(&spool, "10s").claim().unwrap().unwrap();
         spool.complete(&again, None, &[]).unwrap();
     }
@@ -139,15 +139,15 @@ fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     let grant = worker.claim().unwrap().unwrap();
     spool.checkpoint(&grant, &Checkpoint::new("page 3").unwrap()).unwrap();
     assert_eq!(
-        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap().place,
-        Where::Later
+        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap().folder,
+        SpoolFolder::Later
     );
     assert!(worker.claim().unwrap().is_none());
     let grant = claimed(&mut worker);
     assert_eq!(spool.checkpoint_for(grant.name()).unwrap().as_str(), "page 3");
-    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap().place, Where::Failed);
+    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap().folder, SpoolFolder::Failed);
     let shown = spool.show(&id).unwrap();
-    assert_eq!(shown.item.place, Where::Failed);
+    assert_eq!(shown.item.folder, SpoolFolder::Failed);
     assert!(shown.notes.iter().any(|note| note.kind == "failed" && note.text == "no again\n"));
     let last = shown.item.name.epoch;
     assert!(spool.operate(&id, &ordered(Order::Retry { past: None })).unwrap().0.name.epoch > last);
@@ -178,10 +178,10 @@ fn follow_ups_are_added_once_and_keys_are_taken_once() {
         .map(|new| NewItem { payload: Payload::new("child").unwrap(), ..new })
         .collect();
     spool.complete(&grant, None, &children).unwrap();
-    assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
+    assert_eq!(spool.items(&SpoolFolder::Ready).unwrap().len(), 2);
     assert_eq!(spool.add(&keyed, &mut "again".as_bytes()).unwrap(), ("k.child".parse().unwrap(), false));
     spool.clean().unwrap();
-    assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
+    assert_eq!(spool.items(&SpoolFolder::Ready).unwrap().len(), 2);
     assert!(std::fs::read_dir(spool.root().join("outbox")).unwrap().next().is_none());
 }
 
@@ -202,10 +202,10 @@ fn workers_that_only_know_mv_can_join() {
         let (ok, out) = sh(&example("work with mv"), spool.root());
         assert!(ok, "{out}");
     }
-    let done = spool.items(&Where::Done).unwrap();
+    let done = spool.items(&SpoolFolder::Done).unwrap();
     assert_eq!(done.len(), 2, "{done:?}");
     assert!(done.iter().all(|name| name.epoch.get() == 1), "{done:?}");
-    assert!(spool.items(&Where::Ready).unwrap().is_empty());
+    assert!(spool.items(&SpoolFolder::Ready).unwrap().is_empty());
     // Of two additions with one key, by shells and by leasehold, in either order, one counts.
     let once = || sh(&example("add once with ln"), spool.root());
     assert_eq!(once(), (true, String::new()));
@@ -226,7 +226,7 @@ fn workers_that_only_know_mv_can_join() {
         let (ok, out) = sh(&example("work with mv"), spool.root());
         assert!(ok, "{name}: {out}");
     }
-    let done = spool.items(&Where::Done).unwrap();
+    let done = spool.items(&SpoolFolder::Done).unwrap();
     let ids: HashSet<_> = done.iter().map(|name| name.id.clone()).collect();
     assert_eq!((done.len(), ids.len()), (6, 6), "{done:?}");
     assert!(ids.contains(&"k.a.txt.exe".parse().unwrap()), "{ids:?}");
@@ -241,12 +241,12 @@ fn workers_that_only_know_mv_can_join() {
     std::fs::write(spool.root().join("go"), "").unwrap();
     assert!(!worker.join().unwrap().0, "its completion was not refused");
     std::fs::remove_file(spool.root().join("go")).unwrap();
-    assert_eq!(spool.items(&Where::Done).unwrap().len(), 6);
+    assert_eq!(spool.items(&SpoolFolder::Done).unwrap().len(), 6);
     assert_eq!(claimer(&spool, "10s").claim().unwrap().unwrap().token().epoch.get(), 3);
 }
 
 #[test]
-fn a_folder_that_is_no_spool_is_left_alone() {
+fn a_folder_that_is_not_a_spool_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("thesis.tex"), "x").unwrap();
     let error = Spool::open(folder.path()).unwrap_err();
@@ -257,7 +257,7 @@ fn a_folder_that_is_no_spool_is_left_alone() {
 }
 
 #[test]
-fn what_is_no_plain_file_is_passed_over_and_nothing_spins() {
+fn what_is_not_a_plain_file_is_skipped_and_nothing_spins() {
     static WARNED: AtomicUsize = AtomicUsize::new(0);
     let (folder, spool) = spool();
     let ready = spool.root().join("ready");
@@ -271,7 +271,7 @@ fn what_is_no_plain_file_is_passed_over_and_nothing_spins() {
     assert!(Command::new("mkfifo").arg(ready.join("pipe")).status().unwrap().success());
     std::fs::write(spool.root().join("claimed/file"), "").unwrap();
     let mut worker = claimer(&spool, "10s").warning(|error| {
-        assert!(error.to_string().contains("passed over"), "{error}");
+        assert!(error.to_string().contains("skipped"), "{error}");
         WARNED.fetch_add(1, Ordering::Relaxed);
     });
     let (sender, answers) = std::sync::mpsc::channel();
@@ -294,7 +294,7 @@ fn what_is_no_plain_file_is_passed_over_and_nothing_spins() {
 }
 
 #[test]
-fn a_folder_that_is_a_link_is_refused_or_passed_over() {
+fn a_folder_that_is_a_link_is_refused_or_skipped() {
     let (folder, spool) = spool();
     let elsewhere = folder.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
@@ -308,7 +308,7 @@ fn a_folder_that_is_a_link_is_refused_or_passed_over() {
     drop(claimer(&spool, "1s").claim().unwrap().unwrap());
     wait_until("what gives no sign is put back", || spool.clean().unwrap().requeued > 0);
     assert!(elsewhere.join(&name).exists(), "the janitor went through a link");
-    assert_eq!((spool.items(&Where::Ready).unwrap().len(), spool.everything().unwrap().len()), (1, 2));
+    assert_eq!((spool.items(&SpoolFolder::Ready).unwrap().len(), spool.everything().unwrap().len()), (1, 2));
     let done = spool.root().join("done");
     std::fs::remove_dir_all(&done).unwrap();
     symlink(&elsewhere, &done).unwrap();

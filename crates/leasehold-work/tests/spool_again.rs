@@ -8,7 +8,7 @@ use leasehold_testbed::wait_until;
 use leasehold_work::backlog::Ordered;
 use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{NewItem, Payload};
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, SpoolStep, Where};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFolder, SpoolGrant, SpoolStep};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// What is finished for longer than this is purged.
 const AGE: Duration = Duration::from_millis(50);
 /// Where everything that is finished is.
-const FINISHED: [Where; 3] = [Where::Done, Where::Cancelled, Where::Failed];
+const FINISHED: [SpoolFolder; 3] = [SpoolFolder::Done, SpoolFolder::Cancelled, SpoolFolder::Failed];
 
 fn spool() -> (TempDir, Spool) {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn follow_ups() -> Vec<NewItem> {
 }
 
 #[test]
-fn a_completion_that_is_told_again_adds_its_follow_ups_once() {
+fn a_completion_that_is_reported_again_adds_its_follow_ups_once() {
     for janitor in [false, true] {
         for at in 1.. {
             let (_folder, spool) = spool();
@@ -102,7 +102,7 @@ fn a_completion_that_is_told_again_adds_its_follow_ups_once() {
             spool.complete(&grant, Some(&result), &follow_ups()).unwrap_or_else(|e| panic!("step {at}: {e}"));
             spool.clean().unwrap();
             let mut ready = Vec::new();
-            for name in spool.items(&Where::Ready).unwrap() {
+            for name in spool.items(&SpoolFolder::Ready).unwrap() {
                 ready.push(fs::read_to_string(spool.root().join("ready").join(name.to_string())).unwrap());
             }
             ready.sort();
@@ -121,7 +121,7 @@ fn a_follow_up_waits_while_its_key_is_not_settled() {
     // An addition that was cut off between its key and its place in line.
     assert!(cut_off(&spool, 1, Some(SpoolStep::Enter), |dying| drop(dying.add_bytes(&keyed("third"), b"cut off"))));
     let key = spool.root().join("keys/third");
-    assert!(key.exists() && spool.items(&Where::Ready).unwrap().is_empty());
+    assert!(key.exists() && spool.items(&SpoolFolder::Ready).unwrap().is_empty());
     // It is younger than a minute for this one.
     let patient = spool.clone().abandoning_after(Duration::from_secs(60));
     patient.add_bytes(&NewItem::default(), b"x").unwrap();
@@ -168,7 +168,7 @@ fn begins_anew(spool: &Spool, last: Epoch, how: &str) {
 }
 
 #[test]
-fn a_key_that_is_used_again_goes_on_above_its_old_epochs() {
+fn a_key_that_is_used_again_continues_above_its_old_epochs() {
     for how in 0..4 {
         let (_folder, spool) = spool();
         let mut last = live_and_end(&spool, how);
@@ -287,7 +287,7 @@ fn any_number_of_purges_at_once_forget_each_item_once() {
         });
     });
     let keys = spool.root().join("keys");
-    for name in spool.items(&Where::Ready).unwrap() {
+    for name in spool.items(&SpoolFolder::Ready).unwrap() {
         assert!(name.epoch > Epoch::ZERO, "{name}");
         assert!(same_file(&keys.join(&name.id.as_str()[2..]), &spool.root().join("ready").join(name.to_string())));
     }
@@ -322,7 +322,7 @@ fn a_folder_that_cannot_be_looked_into_keeps_its_trouble_to_itself() {
     fs::remove_dir(&failed).unwrap();
     fs::write(&failed, "no folder").unwrap();
     grow_old(&spool);
-    let purged = spool.purge(AGE, &[Where::Failed, Where::Done]).unwrap();
+    let purged = spool.purge(AGE, &[SpoolFolder::Failed, SpoolFolder::Done]).unwrap();
     assert_eq!((purged.items, purged.troubles.is_empty()), (1, false));
     assert!(purged.troubles[0].to_string().contains("failed"), "{:?}", purged.troubles);
     assert_eq!((count(&spool, "done"), count(&spool, "notes"), count(&spool, "keys")), (0, 0, 0));
@@ -343,7 +343,7 @@ fn an_operators_order_finds_an_item_whole_or_not_at_all() {
     impl Observer<SpoolStep> for Operator {
         fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
             let id = "k.page".parse().unwrap();
-            if step == SpoolStep::Collect && self.0.find(&id).is_ok_and(|item| item.place == Where::Failed) {
+            if step == SpoolStep::Collect && self.0.find(&id).is_ok_and(|item| item.folder == SpoolFolder::Failed) {
                 let (by, why, order) = ("ada".parse().unwrap(), "test".parse().unwrap(), Order::Retry { past: None });
                 self.0.operate(&id, &Ordered { by, why, if_epoch: None, order }).unwrap();
             }
@@ -365,7 +365,7 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
     let grant = claim(&spool);
     spool.complete(&grant, None, &[]).unwrap();
     let item = spool.find(&"k.page".parse().unwrap()).unwrap();
-    let path = spool.root().join(Where::Done.folder()).join(item.name.to_string());
+    let path = spool.root().join(SpoolFolder::Done.path()).join(item.name.to_string());
     let copy = spool.root().join("done/.copy");
     fs::copy(&path, &copy).unwrap();
     fs::rename(&copy, &path).unwrap();
@@ -382,14 +382,14 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
 
 /// A failure whose sync failed is told again, and its due time is another one by then.
 #[test]
-fn a_failure_that_is_told_again_is_not_stale() {
+fn a_failure_that_is_reported_again_is_not_stale() {
     let (_folder, spool) = spool();
     spool.add_bytes(&NewItem::default(), b"x").unwrap();
     let grant = claim(&spool);
     let why = "it failed".parse().unwrap();
     for _ in 0..2 {
-        let place = spool.fail(&grant, &why, Some(Duration::from_secs(3_600)), false).unwrap().place;
-        assert_eq!((place, count(&spool, "later")), (Where::Later, 1));
+        let folder = spool.fail(&grant, &why, Some(Duration::from_secs(3_600)), false).unwrap().folder;
+        assert_eq!((folder, count(&spool, "later")), (SpoolFolder::Later, 1));
         let told = spool.now().unwrap();
         wait_until("the due time is another one", || spool.now().unwrap() > told);
     }

@@ -9,7 +9,7 @@ use leasehold_core::observe::Observer;
 use leasehold_core::{Label, Ttl};
 use leasehold_testbed::wait_until;
 use leasehold_work::queue::{DedupeKey, NewItem, Payload, Reason};
-use leasehold_work::spool::{FileName, Spool, SpoolClaimer, SpoolGrant, SpoolStep, Where};
+use leasehold_work::spool::{FileName, Spool, SpoolClaimer, SpoolFolder, SpoolGrant, SpoolStep};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -177,7 +177,7 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
         spool.add_bytes(&keyed("invoice-7"), b"new").is_ok_and(|(_, new)| new)
     });
     wait_until("what was finished is purged", || {
-        spool.purge(Duration::from_millis(300), &[Where::Done]).unwrap();
+        spool.purge(Duration::from_millis(300), &[SpoolFolder::Done]).unwrap();
         !finished.exists()
     });
 }

@@ -8,7 +8,7 @@ use leasehold_testbed::wait_until;
 use leasehold_work::backlog::Ordered;
 use leasehold_work::queue::NewItem;
 use leasehold_work::queue::protocol::Order;
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolStep, Where};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFolder, SpoolStep};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
@@ -51,7 +51,7 @@ fn one_worker_claims_in_order_whatever_is_added_meanwhile() {
         assert_eq!(worker.claim().unwrap().unwrap().name().id, id, "priority {priority}");
     }
     // What an operator takes out of the line moves nobody else.
-    let first = spool.items(&Where::Ready).unwrap();
+    let first = spool.items(&SpoolFolder::Ready).unwrap();
     let (by, why) = ("ada".parse().unwrap(), "test".parse().unwrap());
     spool.operate(&first[0].id, &Ordered { by, why, if_epoch: None, order: Order::Cancel }).unwrap();
     assert_eq!(worker.claim().unwrap().unwrap().name().id, first[1].id);
@@ -111,7 +111,7 @@ fn entries_at_every_limit_stop_nobody() {
     assert_eq!((distinct.len(), SAID.lock().unwrap().len()), (first.len(), first.len()), "something was said twice");
     let seen = spool.survey();
     assert_eq!(seen.items.len(), 6, "{:?}", seen.items);
-    assert!(seen.closed.is_empty() && seen.odd.len() > 10, "{seen:?}");
+    assert!(seen.closed.is_empty() && seen.foreign.len() > 10, "{seen:?}");
     let shown = spool.show(&"k.huge".parse().unwrap()).unwrap();
     assert_eq!((shown.bytes, spool.payload(&shown.item, 1 << 20).unwrap()), (1 << 40, None));
     assert!(ready.join(".hidden").exists());

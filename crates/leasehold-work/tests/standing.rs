@@ -136,8 +136,8 @@ fn slots_that_are_skipped_one_after_the_other_share_an_entry_and_are_counted_onc
     journal.begin(slot(0), record.epoch, slot(0).0, "a");
     let mut counted = 0;
     for n in 1..=131 {
-        counted += u64::from(journal.pass_over(slot(n), Some(slot(n - 1)), Fate::SkippedOverlap, slot(n).0, "a"));
-        counted += u64::from(journal.pass_over(slot(n), Some(slot(n - 1)), Fate::SkippedOverlap, slot(n).0, "b"));
+        counted += u64::from(journal.skip(slot(n), Some(slot(n - 1)), Fate::SkippedOverlap, slot(n).0, "a"));
+        counted += u64::from(journal.skip(slot(n), Some(slot(n - 1)), Fate::SkippedOverlap, slot(n).0, "b"));
     }
     assert_eq!(counted, 131);
     assert_eq!(journal.entries.len(), 2);
@@ -157,11 +157,11 @@ fn what_a_journal_has_forgotten_is_neither_run_nor_counted_again() {
     let fate = |n: u64| if n.is_multiple_of(2) { Fate::SkippedOverlap } else { Fate::Paused };
     let mut counted = 0;
     for n in 1..=200 {
-        counted += u64::from(journal.pass_over(slot(n), Some(slot(n - 1)), fate(n), slot(n).0, "a"));
+        counted += u64::from(journal.skip(slot(n), Some(slot(n - 1)), fate(n), slot(n).0, "a"));
         let found = look(&record, &journal, policy, T0 + n * HOUR + 1);
         assert!(found.due.run.is_empty() && found.due.dropped.is_empty(), "{n}: {:?}", found.due);
         for again in 1..=n {
-            counted += u64::from(journal.pass_over(slot(again), Some(slot(again - 1)), fate(again), slot(n).0, "b"));
+            counted += u64::from(journal.skip(slot(again), Some(slot(again - 1)), fate(again), slot(n).0, "b"));
         }
     }
     assert_eq!((counted, journal.entries.len()), (200, ENTRIES_KEPT));

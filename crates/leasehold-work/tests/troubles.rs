@@ -360,7 +360,7 @@ async fn a_store_that_takes_no_write_is_the_stores_trouble_and_no_items() {
 
 /// An item that is due to be put back in line, and cannot be, does not keep the janitor from the others.
 #[tokio::test]
-async fn the_janitor_goes_on_with_the_others() {
+async fn the_janitor_continues_with_the_others() {
     for mut bench in benches() {
         for n in 0..5 {
             bench.add(item(&n.to_string())).await;
@@ -442,7 +442,7 @@ async fn an_addition_without_an_answer_is_confirmed_by_another_write() {
 
 /// While the answer is lost, the item is claimed by others, after whoever it was handed off to has failed.
 #[tokio::test]
-async fn an_order_whose_answer_was_lost_is_told_by_what_it_did_itself() {
+async fn an_order_whose_answer_was_lost_is_recognized_by_what_it_did_itself() {
     let to = HolderId::new(None);
     let past = Epoch::new(7).unwrap();
     let hand_off = Order::HandOff { to: to.clone(), ttl: ttl() };

@@ -76,7 +76,7 @@ impl fmt::Display for Busy {
             Refusal::Paused(mark) => write!(f, "`{lease}` was paused by {}: {}", mark.by, mark.why),
             Refusal::TooSoon { until, .. } => {
                 let left = format_duration(until.saturating_since(self.now));
-                write!(f, "the last run of `{lease}` began too short a time ago; the next may begin in {left}")
+                write!(f, "the last run of `{lease}` began too recently; the next may begin in {left}")
             }
             other => write!(f, "`{lease}`: {other}"),
         }

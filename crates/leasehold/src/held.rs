@@ -9,8 +9,8 @@ use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::guard::Guard;
 use leasehold_core::lease::protocol::{Refusal, Report};
 use leasehold_core::{
-    Checkpoint, Coordinator, Drain, Epoch, Error, Grant, Keeper, Kind, Line, Loss, Outcome, ProgressGate, Released,
-    Result, Standing, Token,
+    Checkpoint, Coordinator, Drain, Epoch, Error, Grant, Keeper, KeeperState, Kind, Line, Loss, Outcome, ProgressGate,
+    Released, Result, Token,
 };
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,7 @@ pub struct Tenure {
     #[cfg(feature = "work")]
     slot: Option<Slot>,
     reported: Reported,
-    standing: watch::Receiver<Standing>,
+    state: watch::Receiver<KeeperState>,
     asked: watch::Receiver<Option<Drain>>,
 }
 
@@ -65,7 +65,7 @@ impl Held {
             evidence: Arc::new(move || *evidence.lock().unwrap_or_else(PoisonError::into_inner)),
         });
         let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
-        let (standing, asked) = (keeper.standing(), keeper.asked());
+        let (state, asked) = (keeper.state(), keeper.asked());
         let tenure = Tenure {
             coordinator,
             token,
@@ -73,7 +73,7 @@ impl Held {
             #[cfg(feature = "work")]
             slot,
             reported,
-            standing,
+            state,
             asked,
         };
         Held { tenure, keeper }
@@ -91,7 +91,7 @@ impl Held {
     /// out by itself.
     pub async fn release(self, outcome: Outcome) -> Result<()> {
         let token = self.token.clone();
-        if let Standing::Lost(loss @ Loss::OutOfTime(_)) = &*self.standing.borrow() {
+        if let KeeperState::Lost(loss @ Loss::OutOfTime(_)) = &*self.state.borrow() {
             // Somebody else may have it by now, and the store may not answer for long.
             return Err(Error::new(Kind::Lost, format!("lease `{}` was lost: {loss}", token.lease)));
         }
@@ -226,18 +226,18 @@ impl Tenure {
 
     /// Resolves when the lease is lost: stop the work then. Until then nobody else can have been granted it.
     pub async fn lost(&self) -> Loss {
-        lost(&self.standing).await
+        lost(&self.state).await
     }
 }
 
 /// How the one who renews lost it, when that has happened.
-pub(crate) async fn lost(standing: &watch::Receiver<Standing>) -> Loss {
-    let mut standing = standing.clone();
+pub(crate) async fn lost(state: &watch::Receiver<KeeperState>) -> Loss {
+    let mut state = state.clone();
     loop {
-        if let Standing::Lost(loss) = &*standing.borrow_and_update() {
+        if let KeeperState::Lost(loss) = &*state.borrow_and_update() {
             return loss.clone();
         }
-        if standing.changed().await.is_err() {
+        if state.changed().await.is_err() {
             return Loss::OutOfTime("it is no longer renewed".into());
         }
     }

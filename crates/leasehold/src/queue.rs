@@ -22,7 +22,7 @@ use crate::held::{Patience, lost};
 use crate::lease::{Run, TTL, duration, lifetime};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
-    Checkpoint, Coordinator, Drain, Error, Keeper, Kind, Label, Line, Loss, Result, Standing, Token, Ttl,
+    Checkpoint, Coordinator, Drain, Error, Keeper, KeeperState, Kind, Label, Line, Loss, Result, Token, Ttl,
 };
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Addition, Kept};
@@ -227,8 +227,8 @@ impl Worker {
     fn keep(&self, grant: ItemGrant) -> Claimed {
         let queue = self.claimer.queue().clone();
         let keeper = Keeper::keep(queue.tenancy(grant.clone()), None);
-        let (standing, asked) = (keeper.standing(), keeper.asked());
-        Claimed { attempt: Attempt { queue, grant, standing, asked }, keeper }
+        let (state, asked) = (keeper.state(), keeper.asked());
+        Claimed { attempt: Attempt { queue, grant, state, asked }, keeper }
     }
 }
 
@@ -251,7 +251,7 @@ pub struct Claimed {
 pub struct Attempt {
     queue: work::Queue,
     grant: ItemGrant,
-    standing: watch::Receiver<Standing>,
+    state: watch::Receiver<KeeperState>,
     asked: watch::Receiver<Option<Drain>>,
 }
 
@@ -312,7 +312,7 @@ impl Attempt {
 
     /// Resolves when the item is lost: stop the work then.
     pub async fn lost(&self) -> Loss {
-        lost(&self.standing).await
+        lost(&self.state).await
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// What a pipe takes at once when it takes anything.
 const PIECE: usize = 4096;
 /// How much waits for the reader.
-const MOST_WAITING: usize = 1 << 20;
+const MAX_WAITING: usize = 1 << 20;
 /// How long the end of the process waits for the reader.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -30,7 +30,7 @@ struct Waiting {
 
 impl Waiting {
     fn push(&mut self, line: &[u8]) {
-        if self.bytes + line.len() > MOST_WAITING {
+        if self.bytes + line.len() > MAX_WAITING {
             self.dropped += 1;
             return;
         }

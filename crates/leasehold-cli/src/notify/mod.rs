@@ -32,7 +32,7 @@ const CLAIM: Duration = Duration::from_secs(20);
 /// How soon it is looked again whether the message before has arrived, once it may have.
 const IN_TURN: Duration = Duration::from_millis(500);
 /// How many reminders that were replaced are looked through for what comes before them.
-const MOST_WITHDRAWN: usize = 1_000;
+const MAX_WITHDRAWN: usize = 1_000;
 /// What is left of a short time for saying how a delivery went, and the least that a delivery is given.
 const LAST_WORD: Duration = Duration::from_millis(500);
 const LEAST: Duration = Duration::from_secs(1);
@@ -214,7 +214,7 @@ fn pause(item: &Item, asked: Option<Duration>) -> Option<Duration> {
 /// that it is down. None if that one has arrived, or never will.
 async fn wait_for_earlier(queue: &Queue, notice: &Notice) -> Result<Option<Duration>> {
     let mut after = notice.after.clone();
-    for _ in 0..MOST_WITHDRAWN {
+    for _ in 0..MAX_WITHDRAWN {
         let Some(key) = after.take().and_then(|after| after.parse().ok()) else { return Ok(None) };
         let seen = match queue.inspect(&ItemId::keyed(&key)).await {
             // It was delivered, and removed since.

@@ -5,7 +5,7 @@
 
 use super::target::{Target, Webhook};
 use crate::outbound;
-use crate::toml_text::{RawTables, read_table};
+use crate::toml_reader::{RawTables, read_table};
 use leasehold_core::secret::WebUrl;
 use leasehold_core::{Error, Kind, NamePattern, Result, parse_duration, printable};
 use leasehold_work::notify::{Cause, Channel, Rule};

@@ -21,8 +21,8 @@ pub enum Ended {
 
 impl Ended {
     /// Whether nothing was run, for a reason that passes.
-    pub fn passes(&self) -> bool {
-        matches!(self, Ended::NotStarted(trouble) if trouble.passes())
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Ended::NotStarted(trouble) if trouble.is_temporary())
     }
 }
 
@@ -43,8 +43,8 @@ pub struct Trouble(pub(super) i32);
 impl Trouble {
     /// Whether the next try may go well: the machine was short of something, the program was just being written, or the
     /// lease had run out before it was started.
-    pub fn passes(self) -> bool {
-        const PASSING: [Errno; 8] = [
+    pub fn is_temporary(self) -> bool {
+        const TEMPORARY: [Errno; 8] = [
             Errno::AGAIN,
             Errno::INTR,
             Errno::MFILE,
@@ -54,7 +54,7 @@ impl Trouble {
             Errno::TIMEDOUT,
             Errno::TXTBSY,
         ];
-        PASSING.iter().any(|errno| errno.raw_os_error() == self.0)
+        TEMPORARY.iter().any(|errno| errno.raw_os_error() == self.0)
     }
 
     /// The exit code that a shell gives where it does not pass.

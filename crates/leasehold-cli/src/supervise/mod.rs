@@ -35,7 +35,7 @@ use crate::log;
 use crate::run_context::ContextFile;
 use deadlines::Deadlines;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Keeper, Loss, Standing, Tenancy};
+use leasehold_core::{Keeper, KeeperState, Loss, Tenancy};
 use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
@@ -102,7 +102,7 @@ pub async fn supervise<T: Tenancy>(
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
     let ran_for = SystemClock.now().saturating_since(begun);
     // As it was when the command had ended: what its output takes to arrive is not its own time.
-    let trust_until = held_until(&keeper.standing().borrow());
+    let trust_until = held_until(&keeper.state().borrow());
     if supervisor.lost.is_none() && trust_until.is_none_or(|end| SystemClock.now() >= end) {
         supervisor.lost = Some("its time ran out while the command ran".into());
     }
@@ -118,7 +118,7 @@ pub async fn supervise<T: Tenancy>(
     if let Some(terminal) = &supervisor.terminal {
         terminal.take_back();
     }
-    let trust_until = held_until(&keeper.standing().borrow()).or(trust_until);
+    let trust_until = held_until(&keeper.state().borrow()).or(trust_until);
     let (renewals, grant) = (keeper.renewals(), keeper.stop().await);
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
@@ -172,10 +172,10 @@ impl Supervisor {
         store: StoreUrl,
     ) {
         let mut children = signal(SignalKind::child()).ok();
-        let (mut standing, mut asked) = (keeper.standing(), keeper.asked());
+        let (mut state, mut asked) = (keeper.state(), keeper.asked());
         asked.mark_changed();
         // The moment by which the dead-man must have spoken.
-        let mut due = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
+        let mut due = held_until(&state.borrow()).unwrap_or_else(|| SystemClock.now());
         // Until it has, its silence is not made good by a renewal: it may not have heard that it is to begin.
         let begin_by = due;
         let mut rescue = Rescue::new(store, self.deadlines, due);
@@ -190,10 +190,10 @@ impl Supervisor {
                     _ => return self.take_over(),
                 },
                 number = signals.next() => self.pass_on(number),
-                Ok(()) = standing.changed() => {
-                    let now = standing.borrow_and_update().clone();
+                Ok(()) = state.changed() => {
+                    let now = state.borrow_and_update().clone();
                     match now {
-                        Standing::Held { trust_until } => {
+                        KeeperState::Held { trust_until } => {
                             due = trust_until;
                             rescue.trusted(trust_until);
                             renewal.renewed(trust_until);
@@ -201,7 +201,7 @@ impl Supervisor {
                             self.trust(trust_until);
                             self.order(Order::Trust(trust_until));
                         }
-                        Standing::Lost(loss) => due = due.min(self.lose(&loss)),
+                        KeeperState::Lost(loss) => due = due.min(self.lose(&loss)),
                     }
                 }
                 // Renewals go on: it has the time that the request gives it, and is killed only if the lease is taken.
@@ -250,7 +250,7 @@ impl Supervisor {
     /// Nothing runs before this is heard.
     fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper<impl Tenancy>) {
         environment.into_iter().for_each(|(name, value)| self.order(Order::Set(name.into(), value)));
-        let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
+        let trust_until = held_until(&keeper.state().borrow()).unwrap_or_else(|| SystemClock.now());
         self.trust(trust_until);
         self.order(Order::Begin(trust_until, self.deadlines));
     }
@@ -281,7 +281,7 @@ impl Supervisor {
         match wire::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);
-                if self.terminal.as_ref().is_some_and(Terminal::is_spoken_to) {
+                if self.terminal.as_ref().is_some_and(Terminal::is_interactive) {
                     self.lend_terminal();
                 }
             }
@@ -332,7 +332,7 @@ impl Supervisor {
             return;
         }
         if reached {
-            if !crate::stopping::reach(|| terminal.lend_in_turn(group)) {
+            if !crate::stopping::reach(|| terminal.lend_when_continued(group)) {
                 // Nobody is left to bring it to the front, so it is told what the system tells such a group.
                 signal_group(group, Signal::HUP);
             }
@@ -421,10 +421,10 @@ fn signal_group(group: i32, signal: Signal) {
     }
 }
 
-fn held_until(standing: &Standing) -> Option<Moment> {
-    match standing {
-        Standing::Held { trust_until } => Some(*trust_until),
-        Standing::Lost(_) => None,
+fn held_until(state: &KeeperState) -> Option<Moment> {
+    match state {
+        KeeperState::Held { trust_until } => Some(*trust_until),
+        KeeperState::Lost(_) => None,
     }
 }
 

@@ -11,7 +11,7 @@ use super::deadlines::Deadlines;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_stores::sqlite::Blocker;
 use leasehold_stores::{StoreUrl, blocker};
-use leasehold_system::locks::Told;
+use leasehold_system::locks::LockHolder;
 use leasehold_system::process::own_program;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -97,11 +97,11 @@ fn told(database: &Path) -> Option<String> {
 pub fn ask(args: &[OsString]) -> ExitCode {
     let Some(database) = args.first() else { return ExitCode::FAILURE };
     match leasehold_stores::sqlite::ask(Path::new(database)) {
-        Ok(Told::Nobody) => {}
-        Ok(Told::Process(pid)) => {
+        Ok(LockHolder::Nobody) => {}
+        Ok(LockHolder::Process(pid)) => {
             println!("process {pid} has it locked; if it is stopped or frozen, continue or end it")
         }
-        Ok(Told::Elsewhere) => println!(
+        Ok(LockHolder::Elsewhere) => println!(
             "a process in another PID namespace, as of another container, has it locked; if it is stopped or frozen, continue or \
              end it there"
         ),

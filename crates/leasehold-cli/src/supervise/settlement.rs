@@ -14,7 +14,7 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{
     Coordinator, Distribution, EndedRun, Epoch, Error, Event, Kind, LeaseName, Outcome, Result, Slot, format_duration,
 };
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_work::output::Usage;
 use leasehold_work::schedule::{EndReason, Fate, Journals, RunEnd};
 use std::ffi::OsStr;
@@ -56,7 +56,7 @@ impl Verdict {
     /// Of a command that ended while its lease was held.
     pub fn of(ended: &Ended, time_limit: TimeLimit, asked: Asked) -> Self {
         match (ended, time_limit, asked) {
-            (ended, ..) if ended.passes() => Verdict::NotStarted,
+            (ended, ..) if ended.is_temporary() => Verdict::NotStarted,
             (Ended::Exited(0), TimeLimit::Kept, _) => Verdict::Succeeded,
             (Ended::Exited(_) | Ended::Killed(_), TimeLimit::Kept, Asked::ToFinish) => Verdict::Drained,
             _ => Verdict::Failed,
@@ -65,7 +65,7 @@ impl Verdict {
 
     /// Of a run that could not be begun because of an error of this kind.
     pub const fn of_error(kind: Kind) -> Self {
-        if passes(kind) { Verdict::NotStarted } else { Verdict::Failed }
+        if is_temporary(kind) { Verdict::NotStarted } else { Verdict::Failed }
     }
 
     /// Of our own `run`, if it ended with this code before it took its lease up: what it was told to run is wrong here, or
@@ -269,7 +269,7 @@ pub fn own_exit(ended: &Ended, time_limit: TimeLimit, program: &OsStr) -> Exit {
         Ended::Killed(signal) => Exit::by_signal(*signal),
         Ended::NotStarted(trouble) => {
             output::say(&format!("cannot run `{}`: {trouble}", program.to_string_lossy()));
-            if trouble.passes() { Exit::Unavailable } else { Exit::Code(trouble.code()) }
+            if trouble.is_temporary() { Exit::Unavailable } else { Exit::Code(trouble.code()) }
         }
     }
 }
@@ -305,12 +305,12 @@ async fn tell<T>(
         };
         match attempted {
             Some(Ok(told)) => return Ok(told),
-            Some(Err(error)) if !passes(error.kind()) => return Err(error.to_string()),
+            Some(Err(error)) if !is_temporary(error.kind()) => return Err(error.to_string()),
             Some(Err(error)) => trouble = Some(error),
             None => return Err(given_up(is_stopped, trouble)),
         }
         let now = SystemClock.now();
-        if is_stopped || now + pause >= until || undone(Mend::EndToldOnce) {
+        if is_stopped || now + pause >= until || is_disabled(Fix::EndToldOnce) {
             return Err(given_up(is_stopped, trouble));
         }
         if is_quiet && now.saturating_since(begun) >= QUIET {
@@ -338,7 +338,7 @@ fn given_up(is_stopped: bool, trouble: Option<Error>) -> String {
 }
 
 /// Whether it may go well the next time.
-pub const fn passes(kind: Kind) -> bool {
+pub const fn is_temporary(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
 }
 

@@ -60,7 +60,7 @@ pub fn config(context: &Context) -> Result<Exit> {
 mod oidc {
     use crate::config::{Settings, Source};
     use leasehold_core::{Result, format_duration};
-    use leasehold_server::exchange::Rule;
+    use leasehold_server::oidc::Rule;
     use serde_json::{Value, json};
 
     fn source(settings: &Settings) -> String {

@@ -36,13 +36,13 @@ pub async fn forget(context: &Context, args: &Args) -> Result<Exit> {
         // What it left behind may still be there.
         Operated::Refused(refusal) if matches!(*refusal, Refusal::Forgotten(_)) => {
             output::say(&format!("{}; nothing changed", view::refusal_line(&lease, &refusal, seen.now)));
-            coordinator.drop_leavings(&lease, &seen.record).await?;
+            coordinator.erase_leftovers(&lease, &seen.record).await?;
             return Ok(Exit::Done);
         }
         Operated::Refused(refusal) => return Err(refused(&lease, &refusal, seen.now)),
         Operated::HandedOff(_) => return Ok(Exit::Done),
     };
-    coordinator.drop_leavings(&lease, &record).await.map_err(|error| {
+    coordinator.erase_leftovers(&lease, &record).await.map_err(|error| {
         let message =
             format!("`{lease}` is forgotten, but not all of its history and counters are dropped; run this again");
         Error::new(Kind::Indeterminate, message).with_source(error)

@@ -8,7 +8,7 @@ use leasehold_guards::git::{FenceNamespace, HookState, Hooks, Protection};
 use std::io::Read;
 
 /// More refs in one push than this fills are more than anybody pushes.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 pub async fn git_hook(args: &GitHook) -> Result<Exit> {
     match &args.verb {
@@ -37,10 +37,10 @@ async fn install(args: &GitHookInstall) -> Result<Exit> {
 async fn run(args: &GitHookRun) -> Result<Exit> {
     let state: HookState = args.hook.parse()?;
     let mut input = String::new();
-    let read = std::io::stdin().lock().take(MOST_BYTES).read_to_string(&mut input);
+    let read = std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut input);
     read.map_err(|e| Error::new(Kind::Invalid, "cannot read what git gives the hook").with_source(e))?;
     // What was cut off could be what matters.
-    if input.len() as u64 == MOST_BYTES {
+    if input.len() as u64 == MAX_BYTES {
         return Err(Error::new(Kind::Invalid, "refused: more refs in one push than a hook can judge"));
     }
     Hooks::of(None).run(state, &input).await.map(|()| Exit::Done)

@@ -107,12 +107,12 @@ impl Asker {
         loop {
             line.clear();
             match self.read_line(&mut client, &mut line) {
-                Ok(Came::Line) => {}
-                Ok(Came::TooLong) => {
+                Ok(NextLine::Complete) => {}
+                Ok(NextLine::TooLong) => {
                     self.out.answer(&Judge::too_long(self.max_line));
                     continue;
                 }
-                Ok(Came::End) | Err(_) => return,
+                Ok(NextLine::End) | Err(_) => return,
             }
             let bare = line.strip_suffix(b"\n").unwrap_or(&line);
             match self.judge.judge(bare, || self.check()) {
@@ -143,33 +143,33 @@ impl Asker {
     }
 
     /// One line with its break, or the news that it was longer than allowed: then it was read to its end and is gone.
-    fn read_line(&self, client: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Came> {
+    fn read_line(&self, client: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<NextLine> {
         let limit = self.max_line as u64 + 1;
         client.by_ref().take(limit).read_until(b'\n', line)?;
         if line.is_empty() {
-            return Ok(Came::End);
+            return Ok(NextLine::End);
         }
         if line.ends_with(b"\n") || line.len() <= self.max_line {
-            return Ok(Came::Line);
+            return Ok(NextLine::Complete);
         }
         line.clear();
         loop {
             let buffer = client.fill_buf()?;
             if buffer.is_empty() {
-                return Ok(Came::TooLong);
+                return Ok(NextLine::TooLong);
             }
             let found = buffer.iter().position(|byte| *byte == b'\n');
             let used = found.map_or(buffer.len(), |at| at + 1);
             client.consume(used);
             if found.is_some() {
-                return Ok(Came::TooLong);
+                return Ok(NextLine::TooLong);
             }
         }
     }
 }
 
-enum Came {
-    Line,
+enum NextLine {
+    Complete,
     TooLong,
     End,
 }

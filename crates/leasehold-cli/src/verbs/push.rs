@@ -37,7 +37,7 @@ pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
         guard = guard.in_repository(folder);
     }
     let steps =
-        Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
+        Arc::new(Progress { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
     let guard = guard.with_observer(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
     let expired = Expired::of(args.strict);
@@ -72,15 +72,15 @@ pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
     admitted(context, &guard, &token, pushed).await
 }
 
-/// Tells how far a push has come.
+/// Reports how far a push has come.
 #[derive(Debug)]
-struct Told {
+struct Progress {
     resource: String,
     patience: Patience,
     is_sent: AtomicBool,
 }
 
-impl Observer<GitStep> for Told {
+impl Observer<GitStep> for Progress {
     fn reach(&self, step: GitStep) -> std::io::Result<()> {
         match step {
             GitStep::ReadFence => self.patience.at(format!("`git:{}` to show its fence", self.resource)),

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use leasehold_core::measured::{Measured, Requests};
 use leasehold_core::{Error, Kind, Result, Store, Why};
 use leasehold_server::access::{KeyRing, Keys, Secret};
-use leasehold_server::exchange::Exchange;
+use leasehold_server::oidc::Exchange;
 use leasehold_server::serve::{Exposure, Limits, OpenLimits, Opener, PathPrefix, Server, Settings, Site, TlsFiles};
 use leasehold_stores::{Namespace, StoreUrl};
 use serde_json::json;

@@ -103,7 +103,7 @@ fn slots_go_by_the_store(home: &Home, store_is_off_by_ms: i64) {
 }
 
 #[test]
-fn slots_are_told_by_the_store_whatever_the_machines_clocks_show() {
+fn slots_follow_the_stores_clock_whatever_the_machines_clocks_show() {
     let (redis, clock) = (Engine::redis(), FakeTime::offset(AHEAD));
     let server = Postgres::seeing(&clock.env());
     std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn a_job_of_a_crontab_is_missed_when_nobody_runs_it_any_more() {
 
 /// From then on no slot of this year could run, in silence.
 #[test]
-fn a_postgres_whose_clock_was_a_year_ahead_for_some_seconds_is_told_for_each_job_and_healed() {
+fn a_postgres_whose_clock_was_a_year_ahead_for_some_seconds_is_reported_for_each_job_and_healed() {
     let folder = Server::folder_for("postgres");
     let file = folder.path().join("faketime");
     let set_clock = |offset: &str| std::fs::write(&file, format!("{offset}\n")).unwrap();

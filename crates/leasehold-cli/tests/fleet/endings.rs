@@ -106,7 +106,7 @@ fn an_item_that_was_done_is_completed_when_the_store_is_back(engine: &Engine) {
     assert_eq!((bench.items("done"), bench.far.read("started").lines().count()), (1, 1));
 }
 
-fn a_worker_that_could_not_tell_goes_on(engine: &Engine) {
+fn a_worker_that_could_not_report_continues(engine: &Engine) {
     let bench = Bench::new(engine, "untold");
     bench.near.done(&["queue", "add", "mail", "--text", "one"]).expect(0);
     let worker = bench.start(&["work", "mail", "--ttl", "8s", "--items", "2", "--", "sh", "-c", JOB]);
@@ -121,13 +121,13 @@ fn a_worker_that_could_not_tell_goes_on(engine: &Engine) {
 }
 
 /// All of it at once, each in a room of its own.
-fn ends_are_told(engine: &Engine) {
+fn ends_are_reported(engine: &Engine) {
     let demands = [
         the_end_is_recorded_when_the_store_is_back,
         what_could_not_be_recorded_in_time_is_said,
         a_signal_ends_the_waiting,
         an_item_that_was_done_is_completed_when_the_store_is_back,
-        a_worker_that_could_not_tell_goes_on,
+        a_worker_that_could_not_report_continues,
     ];
     std::thread::scope(|scope| {
         for demand in demands {
@@ -137,11 +137,11 @@ fn ends_are_told(engine: &Engine) {
 }
 
 #[test]
-fn on_redis_the_end_of_work_is_told_when_the_store_is_back() {
-    ends_are_told(&Engine::redis());
+fn on_redis_the_end_of_work_is_reported_when_the_store_is_back() {
+    ends_are_reported(&Engine::redis());
 }
 
 #[test]
-fn on_postgres_the_end_of_work_is_told_when_the_store_is_back() {
-    ends_are_told(&Engine::postgres());
+fn on_postgres_the_end_of_work_is_reported_when_the_store_is_back() {
+    ends_are_reported(&Engine::postgres());
 }

@@ -87,17 +87,17 @@ fn postgres_url(password: &str, port: u16) -> String {
 }
 
 #[test]
-fn the_password_of_redis_is_heeded_and_never_shown() {
+fn the_password_of_redis_is_used_and_never_shown() {
     let server = guarded_redis();
-    variables_are_heeded(&at(format!("redis://127.0.0.1:{}", server.port())), "REDISCLI_AUTH");
+    variables_are_respected(&at(format!("redis://127.0.0.1:{}", server.port())), "REDISCLI_AUTH");
     process_lists_do_not_show_it(&redis_url("hunter22", server.port()));
     nothing_shows_it(server.port(), redis_url);
 }
 
 #[test]
-fn the_password_of_postgres_is_heeded_and_never_shown() {
+fn the_password_of_postgres_is_used_and_never_shown() {
     let server = guarded_postgres();
-    variables_are_heeded(&at(format!("postgres://app@127.0.0.1:{}/postgres", server.port())), "PGPASSWORD");
+    variables_are_respected(&at(format!("postgres://app@127.0.0.1:{}/postgres", server.port())), "PGPASSWORD");
     process_lists_do_not_show_it(&postgres_url("hunter22", server.port()));
     nothing_shows_it(server.port(), postgres_url);
 }
@@ -189,7 +189,7 @@ fn process_lists_do_not_show_it(url: &str) {
 }
 
 /// The variable that the engine's users know, with the URL of a home without a password.
-fn variables_are_heeded(home: &Home, variable: &str) {
+fn variables_are_respected(home: &Home, variable: &str) {
     let with = |value: &str, args: &[&str]| {
         let done = Done::from(home.leasehold(args).env(variable, value).output().unwrap());
         keeps_quiet(&done);

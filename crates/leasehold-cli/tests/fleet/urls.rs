@@ -48,7 +48,7 @@ const WRONG: &[(&str, &str)] = &[
     ("nats://127.0.0.1/bucket", "use `?namespace=NAME`"),
     ("nats://127.0.0.1?replicas=9", "`replicas` is not a number from 1 to"),
     ("nats://127.0.0.1?creds=x", "`creds` is not an absolute path"),
-    ("etcd://127.0.0.1/prefix", "no path can stand here; another room is `?namespace=NAME`"),
+    ("etcd://127.0.0.1/prefix", "a path is not allowed here; a namespace is `?namespace=NAME`"),
     ("etcd://127.0.0.1?cacert=/x", "begin the url with `etcds://`"),
     ("s3://", "the bucket is missing; use s3://bucket/prefix"),
     ("s3:///prefix", "the bucket is missing"),

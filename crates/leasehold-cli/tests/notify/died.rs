@@ -25,7 +25,7 @@ fn the_run_after_a_machine_died_tells_of_it_though_it_succeeds() {
 }
 
 #[test]
-fn a_failure_that_was_recorded_and_not_told_is_told_by_the_next_run_though_that_succeeds() {
+fn a_failure_that_was_recorded_and_not_reported_is_reported_by_the_next_run_though_that_succeeds() {
     let tell = r#"command = ["sh", "-c", "echo $LEASEHOLD_EVENT_NAME $LEASEHOLD_EVENT_TYPE >>told"]"#;
     let home = home(&format!("[[notify]]\non = [\"failed\", \"lost\", \"recovered\"]\n{tell}\n"));
     // Killed at each of its writes in turn: some come after its end is recorded, and before anybody is told.
@@ -59,7 +59,7 @@ fn a_failure_that_was_recorded_and_not_told_is_told_by_the_next_run_though_that_
 }
 
 #[test]
-fn a_slot_whose_machine_died_is_told_though_it_is_run_again_and_succeeds() {
+fn a_slot_whose_machine_died_is_reported_though_it_is_run_again_and_succeeds() {
     let tell = r#"command = ["sh", "-c", "echo $LEASEHOLD_EVENT_TYPE >>told"]"#;
     let home = home(&format!("[[notify]]\non = [\"lost\", \"recovered\"]\n{tell}\n"));
     let slot = |command: &str| {

@@ -45,7 +45,7 @@ fn after_so_many_failures_there_is_one_signed_webhook_and_one_for_the_recovery()
 }
 
 #[test]
-fn a_flock_is_free_while_people_are_told_how_the_run_ended() {
+fn a_flock_is_free_while_the_end_of_the_run_is_reported() {
     let tell = r#"command = ["sh", "-c", "flock -n old.flock true && echo free >seen || echo taken >seen"]"#;
     let home = home(&format!("[[notify]]\non = [\"failed\"]\n{tell}\n"));
     home.done(&["run", "nightly", "--also-flock", "old.flock", "--", "sh", "-c", "exit 9"]).expect(9);
@@ -91,7 +91,7 @@ fn what_a_killed_run_had_not_delivered_the_next_run_delivers_under_the_same_id()
 }
 
 #[test]
-fn a_receiver_that_is_away_costs_the_job_nothing_and_is_told_when_it_is_back() {
+fn a_receiver_that_is_away_costs_the_job_nothing_and_is_notified_when_it_is_back() {
     let receiver = receiver();
     let home = home(&webhook(&receiver, "on = [\"failed\"]"));
     receiver.answer(503);
@@ -285,7 +285,7 @@ fn who_judges_what_another_machine_left_has_its_last_lines_from_the_store() {
 }
 
 #[test]
-fn dead_letters_and_refused_writes_are_told() {
+fn dead_letters_and_refused_writes_are_reported() {
     let receiver = receiver();
     let home = home(&webhook(&receiver, "on = [\"dead_letter\", \"fenced\"]"));
     home.done(&["queue", "add", "mail", "--attempts", "1", "--text", "to: ada"]).expect(0);
@@ -307,7 +307,7 @@ fn dead_letters_and_refused_writes_are_told() {
 }
 
 #[test]
-fn dead_letters_of_a_spool_are_told_too_by_one_lane_and_by_several() {
+fn dead_letters_of_a_spool_are_reported_too_by_one_lane_and_by_several() {
     let receiver = receiver();
     let home = home(&webhook(&receiver, "on = [\"dead_letter\"]\nqueues = [\"spool:*/letters?\"]"));
     let spool = format!("spool:{}", home.path("letters1").display());
@@ -334,7 +334,7 @@ fn dead_letters_of_a_spool_are_told_too_by_one_lane_and_by_several() {
 }
 
 #[test]
-fn what_is_wrong_in_a_table_is_said_by_a_run_that_goes_on_and_refused_by_a_check() {
+fn what_is_wrong_in_a_table_is_reported_by_a_run_that_continues_and_refused_by_a_check() {
     let home = home("");
     std::fs::write(home.path("short"), "whsec_c2hvcnQ=").unwrap();
     let hook = "webhook = \"https://h/hunter2\"";

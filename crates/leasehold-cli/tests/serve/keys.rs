@@ -99,7 +99,7 @@ fn a_key_opens_its_own_namespace_only() {
 }
 
 #[test]
-fn what_is_wrong_with_a_key_is_told_apart() {
+fn what_is_wrong_with_a_key_is_distinguished() {
     let home = Home::new(On::Sqlite);
     let server = serve(&home, &[]);
     let [good, revoked, brief] = ["1h", "1h", "1s"].map(|lasts| key(&home, &["--allow", "read", "--expires", lasts]));

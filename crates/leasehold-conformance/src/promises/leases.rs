@@ -83,7 +83,7 @@ pub(crate) async fn epochs_strictly_rise(bench: Bench) -> Verdict {
     Ok(())
 }
 
-pub(crate) async fn two_runs_with_one_label_are_told_apart(bench: Bench) -> Verdict {
+pub(crate) async fn two_runs_with_one_label_are_distinguished(bench: Bench) -> Verdict {
     let (first, second) = (bench.coordinator().await?, bench.coordinator().await?);
     let lease = fresh_name("label")?;
     let run = || -> Result<HolderId, Broken> { Ok(HolderId::new(Some("worker".parse()?))) };

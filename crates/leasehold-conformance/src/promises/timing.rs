@@ -39,7 +39,7 @@ pub(crate) async fn time_never_goes_back(bench: Bench) -> Verdict {
     Ok(())
 }
 
-pub(crate) async fn time_goes_on(bench: Bench) -> Verdict {
+pub(crate) async fn time_moves_on(bench: Bench) -> Verdict {
     let store = bench.open().await?;
     let (grain, key, clock) = (grain(&*store), fresh_key("time")?, SystemClock);
     let wait = grain * 2 + Duration::from_millis(50);
@@ -81,7 +81,7 @@ pub(crate) async fn a_watch_hints_at_changes(bench: Bench) -> Verdict {
     Ok(())
 }
 
-pub(crate) async fn a_lease_can_be_had_after_its_ttl_and_not_before(bench: Bench) -> Verdict {
+pub(crate) async fn a_lease_can_be_acquired_after_its_ttl_and_not_before(bench: Bench) -> Verdict {
     let shortest = Ttl::MIN.get() + grain(&*bench.open().await?) * 3;
     // A store whose answer takes longer than the shortest lease lasts, as on a busy disk, breaks no promise.
     for factor in [1, 4, 16] {

@@ -3,7 +3,7 @@
 //! Promise and non-promise are the coordinator's: see the module above.
 
 use super::Coordinator;
-use crate::cell::{Applied, Cell, Decision, Protocol, Row, Seen, Start, Unanswered};
+use crate::cell::{Applied, Cell, Decision, Protocol, Row, Snapshot, Start, Unanswered};
 use crate::clock::Moment;
 use crate::codec;
 use crate::error::{Error, Kind, Result};
@@ -22,7 +22,7 @@ use std::borrow::Cow;
 pub(super) struct Changed {
     /// The store's time on which it was decided.
     pub(super) before: Anchor,
-    pub(super) written: Seen<Ownership>,
+    pub(super) written: Snapshot<Ownership>,
     /// The transfer that the request made, if it moves the epoch. After a lost
     /// answer it may be found only in the archive.
     pub(super) transfer: Option<Transfer>,
@@ -31,7 +31,7 @@ pub(super) struct Changed {
 /// Why a request was refused, and the record that refused it.
 pub(super) struct Refused {
     pub(super) refusal: Box<Refusal>,
-    pub(super) seen: Box<Seen<Ownership>>,
+    pub(super) seen: Box<Snapshot<Ownership>>,
 }
 
 /// Where a lease's record is stored.
@@ -41,20 +41,20 @@ pub(super) struct LeaseRow<'a> {
     /// Whether watchers are notified of its change.
     notify: bool,
     /// Whether the namespace's mark is read before the first write of a name.
-    looks_first: bool,
-    room: Room,
+    checks_mark: bool,
+    archiving: Archiving,
     /// The request; none if the record is only read or written back.
     request: Option<&'a Request>,
 }
 
-/// Who makes room in a record that is too long, by archiving its oldest transfers.
-enum Room {
-    /// Acquirers do, before they write.
-    Needed,
-    /// Operators try to, and continue without it.
-    Wanted,
-    /// Holders write the record as it is.
-    Any,
+/// Whether a record that is too long is shortened before it is written, by archiving its oldest transfers.
+enum Archiving {
+    /// The write fails without it: acquirers.
+    Required,
+    /// The write continues without it: operators.
+    BestEffort,
+    /// The record is written as it is: holders.
+    Never,
 }
 
 /// With more transfers than this, acquirers wait for the archive before they write. Up to this number, only the process
@@ -62,25 +62,25 @@ enum Room {
 const OVERFULL: usize = TRANSFERS_KEPT + 8;
 
 /// If the archive cannot be written, the oldest transfers beyond this many bytes are forgotten. It is half of a record.
-const MOST_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
+const MAX_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
 
 impl<'a> LeaseRow<'a> {
     pub(super) fn new(coordinator: &'a Coordinator, lease: &'a LeaseName) -> Self {
-        LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any, request: None }
+        LeaseRow { coordinator, lease, notify: true, checks_mark: true, archiving: Archiving::Never, request: None }
     }
 
     /// Drops what is archived, and archives more if the record is still too long.
-    async fn make_room(&self, next: &mut Ownership) -> Result<()> {
+    async fn archive_excess(&self, next: &mut Ownership) -> Result<()> {
         next.drop_archived();
-        if matches!(self.room, Room::Any) || next.transfers.len() <= OVERFULL {
+        if matches!(self.archiving, Archiving::Never) || next.transfers.len() <= OVERFULL {
             return Ok(());
         }
-        match (self.coordinator.archive(self.lease).take(next).await, &self.room) {
+        match (self.coordinator.archive(self.lease).take(next).await, &self.archiving) {
             (Ok(archived), _) => next.archived = archived,
             // An operator's order must get through. A damaged history does not
             // get better by waiting, so it must not block work.
-            (Err(error), room) if matches!(room, Room::Wanted) || history::is_damage(&error) => {
-                next.forget_oldest(MOST_UNARCHIVED);
+            (Err(error), archiving) if matches!(archiving, Archiving::BestEffort) || history::is_damage(&error) => {
+                next.forget_oldest(MAX_UNARCHIVED);
             }
             (Err(error), _) => {
                 let message = format!("lease `{}` was not acquired: its history is to be archived first", self.lease);
@@ -91,14 +91,14 @@ impl<'a> LeaseRow<'a> {
         Ok(())
     }
 
-    pub(super) async fn seen(&self, asked: Moment) -> Result<Seen<Ownership>> {
+    pub(super) async fn seen(&self, asked: Moment) -> Result<Snapshot<Ownership>> {
         let reading = self.coordinator.store.read(&Key::new(Shelf::Lease, self.lease)).await?;
         let anchor = Anchor { now: reading.now, asked };
         Ok(match reading.value {
-            None => Seen::new(Ownership::default(), None, anchor),
+            None => Snapshot::new(Ownership::default(), None, anchor),
             Some(value) => {
                 let record = codec::decode(KIND, &value.bytes, self.lease.as_str())?;
-                Seen::new(record, Some(value.revision), anchor)
+                Snapshot::new(record, Some(value.revision), anchor)
             }
         })
     }
@@ -111,27 +111,27 @@ impl Row for LeaseRow<'_> {
         format!("lease `{}`", self.lease)
     }
 
-    async fn read(&self, asked: Moment) -> Result<Option<Seen<Ownership>>> {
+    async fn read(&self, asked: Moment) -> Result<Option<Snapshot<Ownership>>> {
         self.seen(asked).await.map(Some)
     }
 
-    async fn remember(&self, seen: Seen<Ownership>, base: &Ownership) -> Seen<Ownership> {
+    async fn remember(&self, seen: Snapshot<Ownership>, base: &Ownership) -> Snapshot<Ownership> {
         let record = self.coordinator.with_history(self.lease, seen.record, base.epoch).await;
-        Seen { record, ..seen }
+        Snapshot { record, ..seen }
     }
 
     async fn write(
         &mut self,
-        seen: &Seen<Ownership>,
+        seen: &Snapshot<Ownership>,
         mut next: Ownership,
         asked: Moment,
-    ) -> Result<Option<Seen<Ownership>>> {
-        if next.newborn && next != seen.record && std::mem::take(&mut self.looks_first) {
+    ) -> Result<Option<Snapshot<Ownership>>> {
+        if next.newborn && next != seen.record && std::mem::take(&mut self.checks_mark) {
             // Checked before anything is written: a namespace that has moved
             // must get no record for a name that it never had.
             migration::look(self.coordinator.store.as_ref()).await?.check(&namespace_of(self.lease))?;
         }
-        self.make_room(&mut next).await?;
+        self.archive_excess(&mut next).await?;
         let (key, bytes) = (Key::new(Shelf::Lease, self.lease), codec::encode(KIND, &next)?);
         let verb = match self.request {
             _ if next == seen.record => Verb::Confirm,
@@ -139,7 +139,7 @@ impl Row for LeaseRow<'_> {
             None => Verb::Direct,
         };
         let change = Change { notify: self.notify, verb, ..Change::put(&key, seen.revision.as_ref(), &bytes) };
-        Ok(Seen::after(self.coordinator.store.write(&change).await?, next, asked))
+        Ok(Snapshot::after(self.coordinator.store.write(&change).await?, next, asked))
     }
 }
 
@@ -175,7 +175,7 @@ impl Coordinator {
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("lease `{lease}`");
                 Err(match request.needs_a_claim() {
-                    true => relocation::taken_away(&what, &state),
+                    true => relocation::evicted_error(&what, &state),
                     false => migration::elsewhere(store, &what, &state).await,
                 })
             }
@@ -193,14 +193,14 @@ impl Coordinator {
         let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
         // A server archives, and reads the namespace's mark, by itself.
         let is_served = self.store.capabilities().by_verbs;
-        let room = match request {
-            _ if is_served => Room::Any,
-            Request::Acquire { .. } => Room::Needed,
-            Request::Operate { .. } => Room::Wanted,
-            _ => Room::Any,
+        let archiving = match request {
+            _ if is_served => Archiving::Never,
+            Request::Acquire { .. } => Archiving::Required,
+            Request::Operate { .. } => Archiving::BestEffort,
+            _ => Archiving::Never,
         };
-        let looks_first = !request.needs_a_claim() && !is_served;
-        LeaseRow { notify, looks_first, room, request: Some(request), ..LeaseRow::new(self, lease) }
+        let checks_mark = !request.needs_a_claim() && !is_served;
+        LeaseRow { notify, checks_mark, archiving, request: Some(request), ..LeaseRow::new(self, lease) }
     }
 
     /// Carries out a server client's request on the record of this revision only. `None` if the record has another
@@ -213,8 +213,8 @@ impl Coordinator {
         lease: &LeaseName,
         request: &Request,
         expected: Option<&Revision>,
-        remembered: Option<&Seen<Ownership>>,
-    ) -> Result<Option<Seen<Ownership>>> {
+        remembered: Option<&Snapshot<Ownership>>,
+    ) -> Result<Option<Snapshot<Ownership>>> {
         lease.check_lease()?;
         let (seen, now) = match remembered.filter(|seen| seen.revision.as_ref() == expected) {
             Some(seen) => (Cow::Borrowed(seen), seen.anchor.at_latest(self.clock.now(), self.grain())),
@@ -240,7 +240,7 @@ impl Coordinator {
     }
 
     /// Writes a record again unchanged, if it has this revision, for a client whose earlier write got no answer.
-    pub async fn confirm(&self, lease: &LeaseName, expected: &Revision) -> Result<Option<Seen<Ownership>>> {
+    pub async fn confirm(&self, lease: &LeaseName, expected: &Revision) -> Result<Option<Snapshot<Ownership>>> {
         let seen = self.look(lease).await?;
         if seen.revision.as_ref() != Some(expected) {
             return Ok(None);
@@ -252,7 +252,12 @@ impl Coordinator {
     /// The first write of a name may race with a migration that began after the mark was read. The record was written
     /// before this second read of the mark, so either the migration sees the record, or this read sees the migration.
     /// In the second case the write is taken back, because nothing was granted yet.
-    async fn check_birth(&self, lease: &LeaseName, before: &Seen<Ownership>, written: &Seen<Ownership>) -> Result<()> {
+    async fn check_birth(
+        &self,
+        lease: &LeaseName,
+        before: &Snapshot<Ownership>,
+        written: &Snapshot<Ownership>,
+    ) -> Result<()> {
         let is_settled = !written.record.newborn || written.record.relocation.is_some();
         if is_settled || self.store.capabilities().by_verbs {
             return Ok(());
@@ -264,7 +269,7 @@ impl Coordinator {
         })?;
         let Err(refused) = seen.check(&namespace_of(lease)) else { return Ok(()) };
         // Restores the previous record, or writes an empty one, which counts as none.
-        let mut row = LeaseRow { looks_first: false, ..LeaseRow::new(self, lease) };
+        let mut row = LeaseRow { checks_mark: false, ..LeaseRow::new(self, lease) };
         match row.write(written, before.record.clone(), self.clock.now()).await {
             // If it was overwritten, the other writer reads the mark as well, or the migration copies the record.
             Ok(_) => Err(refused),

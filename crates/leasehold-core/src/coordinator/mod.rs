@@ -1,14 +1,12 @@
 //! The coordinator: read, decide, swap, a bounded number of times.
 //!
-//! Promise: nothing is granted, renewed, completed or ordered until a swap has answered that it
-//! is stored. A write without an answer is looked for by its nonce. What is found is confirmed
-//! by a new write. What the record proves was not applied is tried again. What the record no
-//! longer remembers is *unknown* ([`crate::lease::protocol::fate`]) and never applied again.
-//! Acquiring costs a read and a swap. Renewing and releasing cost one swap,
-//! because the holder knows the revision it wrote.
+//! Promise: nothing is granted, renewed, completed or ordered until a swap has answered that it is stored. A write without an
+//! answer is looked for by its nonce. What is found is confirmed by a new write. What the record proves was not applied is tried
+//! again. What the record no longer remembers is *unknown* ([`crate::lease::protocol::fate`]) and never applied again. Acquiring
+//! costs a read and a swap. Renewing and releasing cost one swap, because the holder knows the revision it wrote.
 //! Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
-use crate::cell::{Seen, Start, Unanswered};
+use crate::cell::{Snapshot, Start, Unanswered};
 use crate::clock::{Clock, SystemClock};
 use crate::codec;
 use crate::epoch::Epoch;
@@ -369,13 +367,13 @@ impl Coordinator {
         protocol::outcome_of(&record, token.claim()).map_or(Released::Lost(*refusal), Released::Already)
     }
 
-    fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, seen: Seen<Ownership>) -> Result<Grant> {
+    fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, seen: Snapshot<Ownership>) -> Result<Grant> {
         let Some(lineage) = seen.record.lineage else { return Err(no_lineage(lease)) };
         let token = Token { lease: lease.clone(), lineage, epoch: seen.record.epoch, nonce: holder.nonce, seq: 0 };
         Grant::new(&format!("lease `{lease}`"), token, ttl, seen, self.grain(), self.clock.now())
     }
 
-    pub(crate) async fn look(&self, lease: &LeaseName) -> Result<Seen<Ownership>> {
+    pub(crate) async fn look(&self, lease: &LeaseName) -> Result<Snapshot<Ownership>> {
         LeaseRow::new(self, lease).seen(self.clock.now()).await
     }
 

@@ -244,9 +244,9 @@ impl<'a> Archive<'a> {
     }
 
     /// Every archived transfer of this record from this epoch on.
-    pub(super) async fn since(&self, record: &Ownership, from: Epoch) -> Result<Found> {
+    pub(super) async fn since(&self, record: &Ownership, from: Epoch) -> Result<ArchivedHistory> {
         let Some(lineage) = record.lineage.filter(|_| record.archived > Epoch::ZERO) else {
-            return Ok(Found { is_whole: record.archived == Epoch::ZERO, ..Found::default() });
+            return Ok(ArchivedHistory { is_whole: record.archived == Epoch::ZERO, ..ArchivedHistory::default() });
         };
         let mut pages = Pages::new(lineage, self.first(lineage, record, from).await?);
         let (mut history, mut others, mut begins, mut ends) = (History::default(), Vec::new(), None, Epoch::ZERO);
@@ -280,7 +280,7 @@ impl<'a> Archive<'a> {
         if ends.max(record.dropped) < record.archived && known.is_none() {
             history.damaged.extend(self.gap(&damaged, ends, record.archived));
         }
-        Ok(Found { history, is_whole: reaches_back && ends >= record.archived, others })
+        Ok(ArchivedHistory { history, is_whole: reaches_back && ends >= record.archived, others })
     }
 
     fn unreadable(&self, damage: &Damage) -> Error {
@@ -321,7 +321,7 @@ impl<'a> Archive<'a> {
     /// For a record that was restored below its archive, later transfers are left out, and
     /// so are those by an epoch that was granted twice: only one of the two was its own.
     pub(crate) async fn remember(&self, record: &Ownership, from: Epoch) -> Result<Option<Ownership>> {
-        let Found { history, is_whole, others } = self.since(record, from).await?;
+        let ArchivedHistory { history, is_whole, others } = self.since(record, from).await?;
         let is_own = |t: &Arc<Transfer>| {
             let is_of_another = others.iter().any(|(after, until)| *after < t.epoch && t.epoch < *until);
             t.epoch <= record.archived && !is_of_another
@@ -363,7 +363,7 @@ impl<'a> Archive<'a> {
 
 /// What the archive knows of a record.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct ArchivedHistory {
     pub(super) history: History,
     /// Whether nothing is missing.
     is_whole: bool,

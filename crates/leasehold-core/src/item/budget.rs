@@ -20,7 +20,7 @@
 
 use super::record::Item;
 use crate::codec::MAX_RECORD_BYTES;
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use std::io::{self, Write};
 
 /// Reserved in every record for what a migration adds to it.
@@ -41,7 +41,7 @@ pub(super) struct Excess {
 
 /// Makes a record fit by dropping its oldest events; an error if it does not fit without any.
 pub(super) fn fit(item: &mut Item) -> Result<(), Excess> {
-    if undone(Mend::RecordBudgetNotKept) {
+    if is_disabled(Fix::RecordBudgetNotKept) {
         return Ok(());
     }
     let is_plain = item.outbox.is_empty() && item.follow_ups.is_empty();

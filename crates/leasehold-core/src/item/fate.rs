@@ -31,11 +31,11 @@ impl Protocol for Request {
         if let Request::Renew { .. } = self { grain } else { Duration::ZERO }
     }
 
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         !matches!(self, Request::Reap | Request::Settle)
     }
 
-    fn is_own_doing(&self, refusal: &Refusal) -> bool {
+    fn is_caused_by_own_write(&self, refusal: &Refusal) -> bool {
         matches!(refusal, Refusal::Stale { .. })
     }
 }

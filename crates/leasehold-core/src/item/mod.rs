@@ -11,6 +11,6 @@ pub mod protocol;
 pub mod record;
 mod refusal;
 
-pub use name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName, Stand};
+pub use name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName, Section};
 pub use payload::Payload;
 pub use record::{Attempts, Event, FollowUp, Item, Reason, State, What};

@@ -224,7 +224,7 @@ pub struct LinePosition {
     /// The item.
     pub item: ItemName,
     /// The part of the line that it is in.
-    pub stand: Stand,
+    pub section: Section,
     /// The time that it sorts by: since when it waits, from when it may be claimed, or until when it is claimed.
     pub at: Timestamp,
     /// The item's epoch when it came to this position. It is never the same twice.
@@ -233,7 +233,7 @@ pub struct LinePosition {
 
 /// A part of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stand {
+pub enum Section {
     /// Claimed, until the claim expires.
     Aside,
     /// Not yet due: may be claimed from a given time on. The priority does not affect the order.
@@ -242,12 +242,12 @@ pub enum Stand {
     Waiting(Priority),
 }
 
-impl Stand {
+impl Section {
     /// How urgent the item is; none while it is claimed.
     pub const fn priority(self) -> Option<Priority> {
         match self {
-            Stand::Aside => None,
-            Stand::Later(priority) | Stand::Waiting(priority) => Some(priority),
+            Section::Aside => None,
+            Section::Later(priority) | Section::Waiting(priority) => Some(priority),
         }
     }
 }
@@ -259,12 +259,12 @@ const LATER: &str = "-d";
 impl LinePosition {
     /// The key of its entry in the line.
     pub fn key(&self) -> Result<Key> {
-        let LinePosition { item: ItemName { queue, id }, stand, at, turn } = self;
+        let LinePosition { item: ItemName { queue, id }, section, at, turn } = self;
         // Fifteen digits last until the year 33658.
         let at = at.as_millis().min(999_999_999_999_999);
         let urgency =
-            if let Stand::Later(priority) = stand { format!(".{}", 9 - priority.get()) } else { String::new() };
-        let name = format!("{queue}/{stand}/{at:015}{urgency}/{id}/{turn}");
+            if let Section::Later(priority) = section { format!(".{}", 9 - priority.get()) } else { String::new() };
+        let name = format!("{queue}/{section}/{at:015}{urgency}/{id}/{turn}");
         Ok(Key::new(Shelf::Line, &LeaseName::new(name)?))
     }
 
@@ -272,17 +272,17 @@ impl LinePosition {
     pub fn parse(queue: &QueueName, name: &LeaseName) -> Option<Self> {
         let rest = name.as_str().strip_prefix(queue.as_str())?.strip_prefix('/')?;
         let parts: Vec<&str> = rest.split('/').collect();
-        let [stand, at, id, turn] = parts[..] else { return None };
+        let [section, at, id, turn] = parts[..] else { return None };
         let priority = |digit: &str| Some(Priority(9 - digit.parse::<Priority>().ok()?.0));
-        let (stand, at) = match (stand, at.split_once('.')) {
-            (ASIDE, None) => (Stand::Aside, at),
-            (LATER, Some((at, digit))) => (Stand::Later(priority(digit)?), at),
-            (digit, None) => (Stand::Waiting(priority(digit)?), at),
+        let (section, at) = match (section, at.split_once('.')) {
+            (ASIDE, None) => (Section::Aside, at),
+            (LATER, Some((at, digit))) => (Section::Later(priority(digit)?), at),
+            (digit, None) => (Section::Waiting(priority(digit)?), at),
             _ => return None,
         };
         Some(LinePosition {
             item: ItemName { queue: queue.clone(), id: id.parse().ok()? },
-            stand,
+            section,
             at: Timestamp::from_millis(at.parse().ok()?),
             turn: turn.parse().ok()?,
         })
@@ -290,23 +290,23 @@ impl LinePosition {
 
     /// The order of positions that may all be claimed: by priority, then by time, then by age.
     pub fn rank(&self) -> (Reverse<Option<Priority>>, Timestamp, &ItemId) {
-        (Reverse(self.stand.priority()), self.at, &self.item.id)
+        (Reverse(self.section.priority()), self.at, &self.item.id)
     }
 
     /// A name just before every position in this part of the queue's line.
-    pub fn before(queue: &QueueName, stand: Stand) -> Result<LeaseName> {
+    pub fn before(queue: &QueueName, section: Section) -> Result<LeaseName> {
         // `-` is the lowest character that a name may have, and a position continues with a digit.
-        LeaseName::new(format!("{queue}/{stand}/-"))
+        LeaseName::new(format!("{queue}/{section}/-"))
     }
 }
 
 /// The form in names. It sorts those aside first, then those due later, then from the most urgent to the least.
-impl fmt::Display for Stand {
+impl fmt::Display for Section {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stand::Aside => f.write_str(ASIDE),
-            Stand::Later(_) => f.write_str(LATER),
-            Stand::Waiting(priority) => write!(f, "{}", 9 - priority.get()),
+            Section::Aside => f.write_str(ASIDE),
+            Section::Later(_) => f.write_str(LATER),
+            Section::Waiting(priority) => write!(f, "{}", 9 - priority.get()),
         }
     }
 }
@@ -315,11 +315,11 @@ impl fmt::Display for Stand {
 mod tests {
     use super::*;
 
-    fn place(priority: u8, at: u64, id: &ItemId) -> LinePosition {
+    fn position(priority: u8, at: u64, id: &ItemId) -> LinePosition {
         let item = ItemName { queue: "mail".parse().unwrap(), id: id.clone() };
         let turn = Epoch::new(3).unwrap();
-        let stand = Stand::Waiting(Priority::try_from(priority).unwrap());
-        LinePosition { item, stand, at: Timestamp::from_millis(at), turn }
+        let section = Section::Waiting(Priority::try_from(priority).unwrap());
+        LinePosition { item, section, at: Timestamp::from_millis(at), turn }
     }
 
     #[test]
@@ -334,33 +334,33 @@ mod tests {
     }
 
     #[test]
-    fn places_sort_by_priority_then_by_time_then_by_age() {
+    fn positions_sort_by_priority_then_by_time_then_by_age() {
         let (first, second) = (ItemId::fresh(Timestamp::from_millis(5)), ItemId::fresh(Timestamp::from_millis(5)));
         let line = [
-            LinePosition { stand: Stand::Aside, ..place(0, 99, &first) },
-            LinePosition { stand: Stand::Later(Priority(0)), ..place(0, 98, &first) },
-            LinePosition { stand: Stand::Later(Priority(9)), ..place(0, 99, &first) },
-            LinePosition { stand: Stand::Later(Priority(3)), ..place(0, 99, &first) },
-            place(9, 70, &first),
-            place(5, 8, &first),
-            place(5, 8, &second),
-            place(5, 70, &first),
-            place(0, 1, &first),
+            LinePosition { section: Section::Aside, ..position(0, 99, &first) },
+            LinePosition { section: Section::Later(Priority(0)), ..position(0, 98, &first) },
+            LinePosition { section: Section::Later(Priority(9)), ..position(0, 99, &first) },
+            LinePosition { section: Section::Later(Priority(3)), ..position(0, 99, &first) },
+            position(9, 70, &first),
+            position(5, 8, &first),
+            position(5, 8, &second),
+            position(5, 70, &first),
+            position(0, 1, &first),
         ];
-        let names: Vec<_> = line.iter().map(|place| place.key().unwrap().name).collect();
+        let names: Vec<_> = line.iter().map(|position| position.key().unwrap().name).collect();
         assert!(names.is_sorted(), "{names:?}");
-        for (place, name) in line.iter().zip(&names) {
-            assert_eq!(LinePosition::parse(&place.item.queue, name).as_ref(), Some(place));
-            assert!(LinePosition::before(&place.item.queue, place.stand).unwrap() < *name);
+        for (position, name) in line.iter().zip(&names) {
+            assert_eq!(LinePosition::parse(&position.item.queue, name).as_ref(), Some(position));
+            assert!(LinePosition::before(&position.item.queue, position.section).unwrap() < *name);
         }
-        let normal = Stand::Waiting(5.try_into().unwrap());
+        let normal = Section::Waiting(5.try_into().unwrap());
         assert!(names[4] < LinePosition::before(&"mail".parse().unwrap(), normal).unwrap());
     }
 
     #[test]
     fn another_queues_line_is_not_ours() {
-        let place = place(5, 1, &ItemId::keyed(&"a".parse().unwrap()));
-        let name = place.key().unwrap().name;
+        let position = position(5, 1, &ItemId::keyed(&"a".parse().unwrap()));
+        let name = position.key().unwrap().name;
         for other in ["mai", "mail.x", "mail-x", "x"] {
             assert_eq!(LinePosition::parse(&other.parse().unwrap(), &name), None);
         }

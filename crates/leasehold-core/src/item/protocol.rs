@@ -15,7 +15,7 @@ use crate::lease::record::{Drain, OperatorMark};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 use crate::time;
 use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
             // item for that much longer. Nobody trusts a renewal whose answer was lost.
             let earlier = tenure.deadline;
             tenure.deadline = now.plus(ttl.get());
-            if undone(Mend::ItemDeadlineNotShortened) {
+            if is_disabled(Fix::ItemDeadlineNotShortened) {
                 tenure.deadline = tenure.deadline.max(earlier);
             }
             tenure.ttl = *ttl;
@@ -201,16 +201,16 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
         Request::Fail { claim, why, retry_in, is_final } => held(item, *claim, Some(How::Failed), |next| {
             next.note(now, What::Failed, holder_of(item), Some(why.clone()));
             if *is_final || item.tried >= item.attempts.most {
-                next.die(now, why.clone());
+                next.mark_dead(now, why.clone());
             } else {
                 let pause = retry_in.unwrap_or_else(|| item.attempts.pause(item.tried));
-                if pause.is_zero() { next.line_up(now) } else { next.wait(now, pause) }
+                if pause.is_zero() { next.requeue(now) } else { next.wait(now, pause) }
             }
             true
         }),
         Request::Return { claim, wait } => held(item, *claim, Some(How::Returned), |next| {
             next.note(now, What::Returned, holder_of(item), None);
-            next.go_back(now, *wait);
+            next.return_untried(now, *wait);
             true
         }),
         Request::Reap => reap(item, now),
@@ -285,8 +285,8 @@ fn held(item: &Item, claim: Claim, how: Option<How>, change: impl FnOnce(&mut It
 }
 
 fn reap(item: &Item, now: Timestamp) -> Decision {
-    if item.is_misdated(now) {
-        return Decision::Write(Box::new(redated(item, now)));
+    if item.has_future_times(now) {
+        return Decision::Write(Box::new(with_times_reset(item, now)));
     }
     let Some(tenure) = item.tenure() else { return Decision::AlreadyApplied };
     if now < tenure.deadline {
@@ -296,15 +296,15 @@ fn reap(item: &Item, now: Timestamp) -> Decision {
     next.note(now, What::Expired, holder_of(item), None);
     if item.tried >= item.attempts.most {
         let why = format!("attempt {} of {} ran out of time, and it is the last", item.tried, item.attempts.most);
-        next.die(now, Reason::lossy(&why, "expired"));
+        next.mark_dead(now, Reason::lossy(&why, "expired"));
     } else {
-        next.line_up(now);
+        next.requeue(now);
     }
     Decision::Write(Box::new(next))
 }
 
 /// The item as if its wait, or its claim, had begun now. A worker trusts its claim for at most a TTL from asking.
-fn redated(item: &Item, now: Timestamp) -> Item {
+fn with_times_reset(item: &Item, now: Timestamp) -> Item {
     let mut next = item.clone();
     match &mut next.state {
         State::Claimed(tenure) => tenure.deadline = now.plus(tenure.ttl.get()),
@@ -342,7 +342,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
     let what = match order {
         Order::Retry { .. } => {
             next.tried = 0;
-            next.line_up(now);
+            next.requeue(now);
             What::Retried
         }
         Order::Cancel => {
@@ -389,8 +389,8 @@ fn moved(
 ) -> Decision {
     let relocation = match relocate(item.relocation.as_ref(), step, migration) {
         Relocated::To(next) => next,
-        Relocated::Already => return Decision::AlreadyApplied,
-        Relocated::No => {
+        Relocated::AlreadyDone => return Decision::AlreadyApplied,
+        Relocated::Invalid => {
             let refusal = item.relocation.clone().map_or(Refusal::NotMoving, Refusal::Elsewhere);
             return Decision::Refuse(refusal);
         }
@@ -404,7 +404,7 @@ fn moved(
             let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
             let mut next = Item { epoch, ..item.clone() };
             next.note(now, What::Evicted, Some(by.clone()), why.clone());
-            next.line_up(now);
+            next.requeue(now);
             next
         }
         Some(_) => match reap(item, now) {
@@ -441,7 +441,7 @@ pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
 
 impl Item {
     /// Puts it back in line at its old position, under a turn that no earlier position had.
-    fn line_up(&mut self, now: Timestamp) {
+    fn requeue(&mut self, now: Timestamp) {
         let stood = self.due.take().unwrap_or(self.since);
         (self.state, self.since, self.turn) = (State::Ready, stood.min(now), self.epoch);
     }
@@ -452,15 +452,15 @@ impl Item {
     }
 
     /// Gives back an attempt and puts it back in line, at once or after a pause.
-    fn go_back(&mut self, now: Timestamp, pause: Option<Duration>) {
+    fn return_untried(&mut self, now: Timestamp, pause: Option<Duration>) {
         self.tried = self.tried.saturating_sub(1);
         match pause {
             Some(pause) => self.wait(now, pause),
-            None => self.line_up(now),
+            None => self.requeue(now),
         }
     }
 
-    fn die(&mut self, now: Timestamp, why: Reason) {
+    fn mark_dead(&mut self, now: Timestamp, why: Reason) {
         self.note(now, What::Died, None, Some(why.clone()));
         self.state = State::Dead { at: now, why };
     }

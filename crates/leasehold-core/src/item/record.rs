@@ -3,12 +3,12 @@
 //! Promise: what may be done to an item is decided on this record alone, in one
 //! swap. Non-promise: it is plain data; only [`super::protocol`] changes it.
 
-use super::name::{ItemName, LinePosition, Priority, Stand};
+use super::name::{ItemName, LinePosition, Priority, Section};
 use super::payload::Payload;
 use crate::lease::record::Drain;
 use crate::relocation::Relocation;
 use crate::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -294,17 +294,17 @@ impl Item {
     }
 
     /// Its position in line, which it keeps while it is claimed, unless it is put aside.
-    pub fn place(&self, name: &ItemName) -> LinePosition {
-        let (stand, at) = match self.due {
-            Some(due) => (Stand::Later(self.priority), due),
-            None => (Stand::Waiting(self.priority), self.since),
+    pub fn position(&self, name: &ItemName) -> LinePosition {
+        let (section, at) = match self.due {
+            Some(due) => (Section::Later(self.priority), due),
+            None => (Section::Waiting(self.priority), self.since),
         };
-        LinePosition { item: name.clone(), stand, at, turn: self.turn }
+        LinePosition { item: name.clone(), section, at, turn: self.turn }
     }
 
     /// Whether its wait is over.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        if undone(Mend::ItemsWaitForTheClock) {
+        if is_disabled(Fix::ItemsWaitForTheClock) {
             return self.due.unwrap_or(self.added) <= now;
         }
         self.due.is_none_or(|due| due <= now)
@@ -312,7 +312,7 @@ impl Item {
 
     /// Whether its times are from before the store's clock was set back, so
     /// that it would wait longer than was ever requested.
-    pub fn is_misdated(&self, now: Timestamp) -> bool {
+    pub fn has_future_times(&self, now: Timestamp) -> bool {
         match &self.state {
             State::Ready => self.due.is_some() && self.since > now.plus(SKEW),
             State::Claimed(tenure) => tenure.deadline > now.plus(tenure.ttl.get() + SKEW),
@@ -321,9 +321,9 @@ impl Item {
     }
 
     /// Its position aside while it is claimed; none otherwise.
-    pub fn place_aside(&self, name: &ItemName) -> Option<LinePosition> {
+    pub fn position_aside(&self, name: &ItemName) -> Option<LinePosition> {
         let at = self.tenure()?.deadline;
-        Some(LinePosition { item: name.clone(), stand: Stand::Aside, at, turn: self.epoch })
+        Some(LinePosition { item: name.clone(), section: Section::Aside, at, turn: self.epoch })
     }
 
     /// The claim, expired or not.

@@ -11,7 +11,7 @@ use crate::relocation::Relocation;
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -167,7 +167,7 @@ impl Ownership {
     pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
         let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
         let interrupted = self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark));
-        interrupted.filter(|_| !undone(Mend::InterruptedSlotLeft))
+        interrupted.filter(|_| !is_disabled(Fix::InterruptedSlotLeft))
     }
 
     /// The transfer that this nonce caused, if the record still has it.

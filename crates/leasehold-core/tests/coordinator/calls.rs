@@ -136,7 +136,7 @@ async fn a_lost_reply_that_cannot_be_read_back_stays_indeterminate() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_whose_grant_ran_out_before_the_reread_is_no_grant() {
+async fn a_lost_reply_whose_grant_expired_before_the_reread_is_not_a_grant() {
     let bench = bench();
     let clock = bench.clock.clone();
     bench.store.plan(move |_, n| match n {
@@ -272,7 +272,7 @@ async fn a_hand_off_too_short_for_the_stores_clock_evicts_nobody() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_answer_outlived_it_is_no_grant() {
+async fn a_grant_whose_answer_outlived_it_is_not_a_grant() {
     for (before, after) in [(0, TTL), (0, 2 * TTL), (TTL, 0), (TTL / 2, TTL / 2)] {
         let bench = bench();
         bench.store.next(Call::Swap, &[Fault::Slow(seconds(before), seconds(after))]);
@@ -286,7 +286,7 @@ async fn a_grant_whose_answer_outlived_it_is_no_grant() {
 }
 
 #[tokio::test]
-async fn a_renewal_whose_answer_outlived_it_is_no_renewal() {
+async fn a_renewal_whose_answer_outlived_it_is_not_a_renewal() {
     let bench = bench();
     let mut grant = bench.grant(1).await;
     bench.store.next(Call::Swap, &[Fault::Slow(seconds(0), seconds(TTL + 1))]);

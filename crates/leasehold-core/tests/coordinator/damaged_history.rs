@@ -34,7 +34,7 @@ fn shown(history: &History) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn archiving_goes_on_beside_a_damaged_segment_which_is_left_as_it_is() {
+async fn archiving_continues_beside_a_damaged_segment_which_is_left_as_it_is() {
     let bench = bench();
     tenures(&bench.leases, 1_000, 100).await;
     let last = segments(&bench).await.len() - 1;

@@ -24,7 +24,7 @@ async fn an_operator_is_woken_by_the_release_without_the_clock_moving() {
 }
 
 #[tokio::test]
-async fn a_holder_that_ran_out_is_waited_for_no_longer_and_one_that_goes_on_until_the_limit() {
+async fn an_expired_holder_is_waited_for_no_longer_and_one_that_continues_until_the_limit() {
     let bench = bench();
     bench.grant(1).await;
     let begun = bench.clock.now();
@@ -43,7 +43,7 @@ async fn a_holder_that_ran_out_is_waited_for_no_longer_and_one_that_goes_on_unti
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_waited_for_and_one_that_stays_away_is_told() {
+async fn a_store_that_is_away_is_waited_for_and_one_that_stays_away_is_reported() {
     let bench = bench();
     let grant = bench.grant(1).await;
     bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();

@@ -146,7 +146,7 @@ async fn a_second_release_long_after_the_first_is_known() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_never_granted_is_told_from_one_of_long_ago() {
+async fn a_token_that_was_never_granted_is_distinguished_from_one_of_long_ago() {
     let bench = bench();
     let grant = bench.grant(1).await;
     bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();

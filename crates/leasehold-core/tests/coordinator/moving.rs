@@ -75,7 +75,7 @@ async fn nothing_comes_up_where_another_stores_records_arrive() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(matches!(error.remedy(), Some(Remedy::FinishMigration { .. })), "{error}");
     assert!(bench.record().await.is_unknown());
-    migration::arrived(bench.store.as_ref(), migration.number, migration::Came::GivenUp).await.unwrap();
+    migration::arrived(bench.store.as_ref(), migration.number, migration::Arrival::Abandoned).await.unwrap();
     drop(bench.grant(2).await);
 }
 
@@ -118,14 +118,14 @@ async fn a_namespace_is_moved_by_one_migration_at_a_time() {
     migration::arrive(store, &arriving).await.unwrap();
     migration::arrive(store, &arriving).await.unwrap();
     assert_eq!(migration::arrive(store, &other).await.unwrap_err().kind(), Kind::Invalid);
-    migration::arrived(store, arriving.number, migration::Came::ToStay).await.unwrap();
+    migration::arrived(store, arriving.number, migration::Arrival::Complete).await.unwrap();
     let Acquired::Granted(_) = bench.acquire(1).await.unwrap() else { panic!("not granted") };
     drop(granted(bench.leases.acquire(&"other".parse().unwrap(), &ask(2)).await));
 }
 
 /// A process that slept cannot make it go on, nor can the same command, run again while it is taken back.
 #[tokio::test]
-async fn a_migration_that_was_given_up_never_goes_on() {
+async fn a_migration_that_was_given_up_never_continues() {
     for has_begun in [true, false] {
         let bench = bench();
         let store = bench.store.as_ref();
@@ -162,7 +162,7 @@ async fn a_migration_that_is_not_finished_is_in_the_way_of_others() {
     let error = migration::leave(to, &leaving(&on), &on).await.unwrap_err();
     let (a, b): (Address, Address) = ("dir:/a".parse().unwrap(), "dir:/b".parse().unwrap());
     assert_eq!(error.remedy(), Some(&Remedy::FinishMigration { from: a.clone(), to: b.clone() }), "{error}");
-    migration::arrived(to, there.number, migration::Came::ToStay).await.unwrap();
+    migration::arrived(to, there.number, migration::Arrival::Complete).await.unwrap();
     let error = migration::arrive(from, &back).await.unwrap_err();
     assert!(error.to_string().contains("not finished"), "{error}");
     assert_eq!(error.remedy(), Some(&Remedy::CompleteMigration { from: a, to: b }), "{error}");
@@ -170,10 +170,10 @@ async fn a_migration_that_is_not_finished_is_in_the_way_of_others() {
     migration::arrive(from, &back).await.unwrap();
     migration::leave(to, &leaving(&back), &back).await.unwrap();
     migration::leave(to, &Step::Depart, &back).await.unwrap();
-    migration::arrived(from, back.number, migration::Came::ToStay).await.unwrap();
+    migration::arrived(from, back.number, migration::Arrival::Complete).await.unwrap();
     migration::finish(to, back.number).await.unwrap();
     // One that wakes up late, and is told that everything is done, changes nothing.
-    migration::arrived(to, there.number, migration::Came::ToStay).await.unwrap();
+    migration::arrived(to, there.number, migration::Arrival::Complete).await.unwrap();
     migration::finish(from, there.number).await.unwrap();
     drop(old.grant(1).await);
     assert_eq!(new.acquire(1).await.unwrap_err().kind(), Kind::Moved);

@@ -78,7 +78,7 @@ async fn overtaken(
 }
 
 #[tokio::test]
-async fn an_order_that_was_overtaken_is_told_by_its_own_epoch() {
+async fn an_order_that_was_overtaken_is_recognized_by_its_own_epoch() {
     for (order, epoch) in
         [(Order::Revoke, 4), (Order::Rewind, 4), (Order::Advance { past: epoch(20), lineage: None }, 21)]
     {

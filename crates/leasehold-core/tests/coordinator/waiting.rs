@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 #[tokio::test]
-async fn acquire_any_takes_the_first_that_can_be_had() {
+async fn acquire_any_takes_the_first_that_can_be_acquired() {
     let bench = bench();
     let all = names(&["a", "b", "c"]);
     for (nonce, expected) in [(1, "a"), (2, "b"), (3, "c")] {

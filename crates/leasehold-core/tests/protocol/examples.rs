@@ -185,7 +185,7 @@ fn releasing_after_the_loss_changes_nothing_and_says_so() {
 }
 
 #[test]
-fn a_holder_that_ran_out_may_still_release_while_nobody_else_was_granted() {
+fn an_expired_holder_may_still_release_while_nobody_else_was_granted() {
     let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5 * TTL * 1000);
     assert_eq!(free.tenure, None);
 }
@@ -215,7 +215,7 @@ fn a_nonce_never_serves_two_tenures() {
 }
 
 #[test]
-fn pause_lets_the_present_holder_go_on_and_keeps_others_out() {
+fn pause_lets_the_present_holder_continue_and_keeps_others_out() {
     let paused = write(&held_by_1(), &operate(50, Order::Pause), 5);
     assert_eq!(paused.epoch, epoch(1));
     let renewed = write(&paused, &renew(1, 1), 6);
@@ -645,7 +645,7 @@ fn spaced(nonce: u128, seconds: u64) -> Request {
 }
 
 #[test]
-fn a_holder_that_is_asked_to_finish_goes_on_renewing_and_nobody_new_gets_the_lease() {
+fn a_holder_that_is_asked_to_finish_continues_to_renew_and_nobody_new_gets_the_lease() {
     let draining = write(&held_by_1(), &operate(9, drain(30)), 1_000);
     assert_eq!(draining.epoch, epoch(1), "asking moves no epoch");
     let asked = draining.drain.clone().unwrap();
@@ -738,7 +738,7 @@ fn a_clock_that_was_set_back_keeps_nobody_away_for_ever() {
 }
 
 #[test]
-fn a_forgotten_lease_leaves_a_tombstone_and_goes_on_from_its_epoch() {
+fn a_forgotten_lease_leaves_a_tombstone_and_continues_from_its_epoch() {
     let day = Duration::from_secs(86_400);
     let forget = |nonce| operate(nonce, Order::Forget { idle: day });
     let over = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5_000);

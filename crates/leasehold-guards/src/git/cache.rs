@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const KIND: &str = "git-fence";
 /// A longer file is not ours.
-const MOST_BYTES: u64 = 16 * 1024;
+const MAX_BYTES: u64 = 16 * 1024;
 
 /// The fence of one lease on one remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Note {
 
     /// The fence in the file, if it is whole and of this remote.
     pub(crate) fn read(&self) -> Option<Fence> {
-        if fs::symlink_metadata(&self.path).ok().filter(|stat| stat.is_file())?.len() > MOST_BYTES {
+        if fs::symlink_metadata(&self.path).ok().filter(|stat| stat.is_file())?.len() > MAX_BYTES {
             return None;
         }
         let record: (String, String, Vec<String>, String) =

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_fence_is_told_from_a_branch_that_is_behind() {
+    fn a_moved_fence_is_distinguished_from_a_branch_that_is_behind() {
         let atomic = "!\tabc:refs/fence/job\t[rejected] (atomic push failed)";
         let stale = "!\tabc:refs/fence/job\t[rejected] (stale info)";
         let behind = "!\tx:refs/heads/main\t[rejected] (non-fast-forward)";

@@ -32,7 +32,7 @@ pub const STRENGTH: Strength = Strength::CheckThenAct {
 
 const MAX_ATTEMPTS: u32 = 16;
 /// The shortest time between two reads of the store, however many hints come.
-const DEAF: Duration = Duration::from_millis(50);
+const HINT_COOLDOWN: Duration = Duration::from_millis(50);
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Why calls are refused.
@@ -261,7 +261,7 @@ impl Gate {
             let period = (*self.ttl.lock() / 3).max(SHORTEST);
             let clock = self.coordinator.clock();
             let next = clock.now() + period;
-            clock.sleep_until((clock.now() + DEAF).min(next)).await;
+            clock.sleep_until((clock.now() + HINT_COOLDOWN).min(next)).await;
             tokio::select! {
                 () = clock.sleep_until(next) => {}
                 () = hint.notified() => {}

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// How many fences are named in a message.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// Refuses a place in a folder that is guarded as a whole, and a folder whose parts are guarded.
 pub(crate) fn refuse(scene: &Scene<'_>, place: &ArtifactPath) -> Result<()> {
@@ -43,8 +43,8 @@ pub(crate) fn refuse(scene: &Scene<'_>, place: &ArtifactPath) -> Result<()> {
     if fences.is_empty() {
         return Ok(());
     }
-    let named: Vec<_> = fences.iter().take(NAMED).map(|fence| format!("`{}`", shown(fence))).collect();
-    let more = fences.len().saturating_sub(NAMED);
+    let named: Vec<_> = fences.iter().take(MAX_NAMED).map(|fence| format!("`{}`", shown(fence))).collect();
+    let more = fences.len().saturating_sub(MAX_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
         "resource=`{}` holds fences of its own: {}{more}. A publish would take them away, and stale writers could write there \

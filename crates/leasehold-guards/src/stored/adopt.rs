@@ -6,7 +6,7 @@
 //! it when it next reads the store.
 
 use super::high_water::LocalCopy;
-use super::{Adoption, FenceDocument, FenceRecord, MAX_ADOPTIONS, SeenFence, named};
+use super::{Adoption, FenceDocument, FenceRecord, FenceSnapshot, MAX_ADOPTIONS, named};
 use crate::succession;
 use async_trait::async_trait;
 use leasehold_core::guard::{self, Adopt, Guard, HighWater, Strength};
@@ -77,7 +77,7 @@ impl StoreFence {
     }
 
     /// Puts a new high water into the store and the files, and waits until no older request can be running.
-    async fn place(&self, seen: &SeenFence, filed: Option<HighWater>, next: FenceRecord) -> Result<bool> {
+    async fn place(&self, seen: &FenceSnapshot, filed: Option<HighWater>, next: FenceRecord) -> Result<bool> {
         let answered = self.coordinator.clock().now();
         let Some(high) = next.high.clone() else { return Ok(false) };
         if self.document.put(seen, next).await?.is_none() {

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_told() {
+    fn every_flipped_bit_is_reported() {
         let (_parent, state) = folder();
         state.raise(&high(5, 1)).unwrap().unwrap();
         let file = state.path_of(&state.list().unwrap()[0]);

@@ -9,7 +9,7 @@ pub mod high_water;
 
 pub use adopt::{Behind, StoreFence};
 
-use leasehold_core::cell::{Applied, Cell, Fate, Seen, Start};
+use leasehold_core::cell::{Applied, Cell, Fate, Snapshot, Start};
 use leasehold_core::clock::Clock;
 use leasehold_core::document::{Document, Edit};
 use leasehold_core::guard::{self, HighWater};
@@ -138,7 +138,7 @@ pub fn is_older_copy(key: &Key, old: &[u8], new: &[u8]) -> Result<bool> {
 }
 
 /// A fence as it was last read or written.
-pub type SeenFence = Seen<FenceRecord>;
+pub type FenceSnapshot = Snapshot<FenceRecord>;
 
 /// The fence of one resource in a store.
 #[derive(Debug, Clone)]
@@ -163,7 +163,7 @@ impl FenceDocument {
         self.store.capabilities().clock.grain()
     }
 
-    pub async fn look(&self) -> Result<SeenFence> {
+    pub async fn look(&self) -> Result<FenceSnapshot> {
         self.document().look(self.clock.now()).await
     }
 
@@ -171,7 +171,7 @@ impl FenceDocument {
     ///
     /// A write without an answer may be visible and yet be gone after a crash. So it is written again until a write is
     /// answered. If none is, the error is [`Kind::Indeterminate`].
-    pub async fn put(&self, seen: &SeenFence, next: FenceRecord) -> Result<Option<SeenFence>> {
+    pub async fn put(&self, seen: &FenceSnapshot, next: FenceRecord) -> Result<Option<FenceSnapshot>> {
         let record = FenceRecord { tag: Some(Nonce::random()), ..next };
         let is_ours = |found: &FenceRecord| found.tag == record.tag;
         let decide = |found: &FenceRecord, _| Ok((!is_ours(found)).then(|| record.clone()));

@@ -126,7 +126,7 @@ fn sql_stages() {
                             "{name}: a stopped holder blocked the next"
                         );
                     }
-                    let reply = go_on(&mut victim, fault);
+                    let reply = continue_writing(&mut victim, fault);
                     if transfer_first && !holds {
                         let refused = ["killed", "fenced", "unavailable"].iter().any(|kind| reply.starts_with(kind));
                         assert!(refused, "{name}: {reply}");
@@ -158,7 +158,7 @@ fn settle(victim: &mut Worker, fault: &str) {
 }
 
 /// Lets a victim go on, and says how it ended.
-fn go_on(victim: &mut Worker, fault: &str) -> String {
+fn continue_writing(victim: &mut Worker, fault: &str) -> String {
     match fault {
         "stop" => victim.resume(),
         "kill" => {
@@ -467,7 +467,7 @@ fn object_stages(url: &str) {
                 if transfer_first {
                     assert_eq!(newer.run(&order("seal", 6)), "written", "{name}");
                 }
-                let reply = go_on(&mut victim, fault);
+                let reply = continue_writing(&mut victim, fault);
                 let seen = fenced(url, &name);
                 if transfer_first {
                     let refused = ["killed", "fenced", "unavailable"].iter().any(|kind| reply.starts_with(kind));

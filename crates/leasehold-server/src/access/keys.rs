@@ -8,7 +8,7 @@ use super::scope::Scope;
 use super::secret::{KeyId, Secret};
 use crate::discreet::Discreet;
 use futures_util::future::join_all;
-use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Seen};
+use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Snapshot};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::document::{Document, Edit};
 use leasehold_core::hints::{self, Opening};
@@ -265,7 +265,7 @@ impl Keys {
         self.look(id).await?.record.ok_or_else(|| missing(id))
     }
 
-    pub(crate) async fn look(&self, id: &KeyId) -> Result<Seen<Option<KeyRecord>>> {
+    pub(crate) async fn look(&self, id: &KeyId) -> Result<Snapshot<Option<KeyRecord>>> {
         self.document(id)?.look(self.clock.now()).await
     }
 
@@ -385,7 +385,7 @@ impl Keys {
         id: &KeyId,
         decide: &Deciding<'_>,
         fate: &(dyn Fn(&Option<KeyRecord>) -> Fate + Sync),
-    ) -> Result<Seen<Option<KeyRecord>>> {
+    ) -> Result<Snapshot<Option<KeyRecord>>> {
         let edit = Edit { decide, fate, attempts: MAX_ATTEMPTS };
         self.document(id)?.change(self.clock.as_ref(), &edit).await
     }

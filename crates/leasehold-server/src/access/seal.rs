@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_says_nothing_and_is_no_cookie() {
+    fn a_cursor_says_nothing_and_is_not_a_cookie() {
         let seal = Seal::of(&random()).unwrap();
         let name = LeaseName::new("team-a/reports").unwrap();
         let cursor = seal.cursor(&name).unwrap();

@@ -1,6 +1,6 @@
 //! From a token of an OIDC issuer to a key.
 //!
-//! Promise: what is answered is decided by [`crate::exchange`]. The request needs no key. Non-promise: it is not the form of
+//! Promise: what is answered is decided by [`crate::oidc`]. The request needs no key. Non-promise: it is not the form of
 //! RFC 8693. Bodies and problems are those of every other request here.
 
 use super::reading::read;

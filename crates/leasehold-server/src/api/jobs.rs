@@ -23,7 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// How many jobs a listing has at most; each takes a read of its own.
-const MOST_JOBS: usize = 500;
+const MAX_JOBS: usize = 500;
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new()
@@ -129,9 +129,9 @@ pub async fn list(asked: Asked, Params(wanted): Params<Wanted>) -> Result<Json<J
     let mut found = Definitions::new(coordinator.clone()).all().await?;
     let is_wanted = |name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
     found.retain(|(name, _)| is_wanted(name.as_str()) && asked.caller.sees(&asked.namespace, name.as_str()));
-    let more = found.len() > MOST_JOBS;
+    let more = found.len() > MAX_JOBS;
     let mut jobs = Vec::new();
-    for (name, definition) in found.into_iter().take(MOST_JOBS) {
+    for (name, definition) in found.into_iter().take(MAX_JOBS) {
         let lease = coordinator.inspect(&name).await?;
         jobs.push(JobView::new(&name, definition, &lease, &requests));
     }

@@ -142,7 +142,7 @@ pub(crate) async fn ask_for_run(
         return Err(conflict("no_scheduler", detail));
     }
     let seen = coordinator.inspect(job).await?;
-    if let Some(refusal) = in_the_way(&seen, &new) {
+    if let Some(refusal) = blocking_refusal(&seen, &new) {
         return Err(match &refusal {
             Refusal::Elsewhere(state) => {
                 migration::elsewhere(coordinator.store().as_ref(), &format!("job `{job}`"), state).await.into()
@@ -171,7 +171,7 @@ pub(crate) async fn ask_for_run(
 }
 
 /// What would refuse the run now.
-fn in_the_way(seen: &Inspection, new: &NewRequest) -> Option<Refusal> {
+fn blocking_refusal(seen: &Inspection, new: &NewRequest) -> Option<Refusal> {
     let (by, why, until) = (new.by.clone(), new.why.clone(), Timestamp::from_millis(u64::MAX));
     let run = Request::Acquire {
         lineage: Lineage::random(),

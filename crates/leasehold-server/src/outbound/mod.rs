@@ -7,12 +7,12 @@
 #[cfg(any(feature = "proxy", feature = "server"))]
 mod connector;
 #[cfg(any(feature = "proxy", feature = "server"))]
-mod exchange;
+mod request;
 
 #[cfg(feature = "proxy")]
 pub(crate) use connector::{connector, is_encrypted};
 #[cfg(feature = "server")]
-pub(crate) use exchange::fetch;
+pub(crate) use request::fetch;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -49,7 +49,7 @@ impl Answer {
     }
 
     /// Whether it was not taken, for a reason that passes.
-    pub const fn passes(self) -> bool {
+    pub const fn is_temporary(self) -> bool {
         self.status == 429 || self.status >= 500
     }
 }
@@ -58,7 +58,7 @@ impl Answer {
 #[cfg(feature = "proxy")]
 pub async fn send(letter: Letter, limit: Duration) -> Result<Answer> {
     let url = letter.url.clone();
-    match tokio::time::timeout(limit, exchange::exchange(letter, limit)).await {
+    match tokio::time::timeout(limit, request::exchange(letter, limit)).await {
         Ok(answer) => answer,
         Err(_) => {
             let limit = leasehold_core::format_duration(limit);

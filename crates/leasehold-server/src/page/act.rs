@@ -4,7 +4,7 @@
 //! has moved on since refuses it, and the page shows what it is now.
 
 use super::form::Fields;
-use super::lease::{self, Told, name_in};
+use super::lease::{self, Notice, name_in};
 use super::visit::Visit;
 use super::{item, runs};
 use crate::access::Verb;
@@ -145,7 +145,7 @@ pub async fn on_lease(
         Ok(None) => Ok(done(&visit.frame.to(format!("lease/{name}")), &fields)),
         Ok(Some(token)) => {
             let text = "Handed off. This is the new holder's token; it is shown this once.";
-            let told = Told { token: Some(token), ..Told::good(text) };
+            let told = Notice { token: Some(token), ..Notice::good(text) };
             lease::show(&visit, &name, Some(told), StatusCode::OK).await
         }
         Err(error) => {
@@ -180,7 +180,7 @@ async fn trigger(
     job: &LeaseName,
     fields: &Fields,
     epoch: Epoch,
-) -> Result<Result<(), (StatusCode, Told)>, Problem> {
+) -> Result<Result<(), (StatusCode, Notice)>, Problem> {
     let why = match fields.why() {
         Ok(why) => why,
         Err(error) => return refused(error).map(Err),
@@ -193,7 +193,7 @@ async fn trigger(
                 "Nothing was done: {}. The current state is shown below; review it and try again.",
                 problem.detail()
             );
-            Ok(Err((StatusCode::CONFLICT, Told::bad(text))))
+            Ok(Err((StatusCode::CONFLICT, Notice::bad(text))))
         }
         Err(problem) => Err(problem),
     }
@@ -264,11 +264,11 @@ async fn order_item(visit: &Visit, queue: &Queue, id: &ItemId, fields: &Fields, 
 }
 
 /// What is shown on the page itself: what was refused, or was wrong in the form. The rest is a problem of its own.
-fn refused(error: Error) -> Result<(StatusCode, Told), Problem> {
+fn refused(error: Error) -> Result<(StatusCode, Notice), Problem> {
     let status = match error.kind() {
         Kind::Fenced | Kind::Lost | Kind::Contended => StatusCode::CONFLICT,
         Kind::Invalid => StatusCode::BAD_REQUEST,
         _ => return Err(error.into()),
     };
-    Ok((status, Told::bad(error.to_string())))
+    Ok((status, Notice::bad(error.to_string())))
 }

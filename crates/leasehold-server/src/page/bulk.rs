@@ -6,7 +6,7 @@
 use super::budget::BULK;
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
-use super::lease::Told;
+use super::lease::Notice;
 use super::queues::{Found, queue_in, search};
 use super::times::thousands;
 use super::visit::Visit;
@@ -215,15 +215,15 @@ fn broken_off(order: BulkOrder, acted: Acted, of: u64, error: Error) -> Problem 
     let Acted { done, left } = acted;
     let rest = of - done - left;
     let told = told(order, done, left);
-    let message = format!("{told} Then it was broken off, and {rest} were not or perhaps not acted on; count again");
+    let message = format!("{told} Then it was interrupted, and {rest} were not or perhaps not acted on; count again");
     Error::new(error.kind(), message).with_source(error).into()
 }
 
 /// What the numbers in an address stand for, after an order was carried out.
-pub fn by_numbers(fields: &Fields) -> Option<Told> {
+pub fn by_numbers(fields: &Fields) -> Option<Notice> {
     let order = BulkOrder::parse(fields.get("done")?).ok()?;
     let number = |name: &str| fields.get(name)?.parse::<u64>().ok();
-    Some(Told::good(told(order, number("items")?, number("left")?)))
+    Some(Notice::good(told(order, number("items")?, number("left")?)))
 }
 
 fn told(order: BulkOrder, done: u64, left: u64) -> String {

@@ -3,7 +3,7 @@
 use super::act::{OrderForm, item_orders};
 use super::form::Fields;
 use super::frame::{self, Frame};
-use super::lease::Told;
+use super::lease::Notice;
 use super::times::When;
 use super::visit::Visit;
 use crate::serve::Problem;
@@ -47,7 +47,7 @@ struct ItemPage {
     now_ms: u64,
     queue: String,
     id: String,
-    told: Option<Told>,
+    told: Option<Notice>,
     state: &'static str,
     epoch: u64,
     tried: u32,
@@ -88,7 +88,7 @@ pub async fn page(
     let fields = Fields::of_query(query.as_deref());
     let is_shown = fields.get("payload") == Some("shown");
     let queue = Queue::new(visit.coordinator.store().clone(), queue);
-    show(&visit, &queue, &id, is_shown, Told::by_word(&fields), StatusCode::OK).await
+    show(&visit, &queue, &id, is_shown, Notice::by_word(&fields), StatusCode::OK).await
 }
 
 /// The page, with what came of an order.
@@ -97,7 +97,7 @@ pub async fn show(
     queue: &Queue,
     id: &ItemId,
     is_shown: bool,
-    told: Option<Told>,
+    told: Option<Notice>,
     status: StatusCode,
 ) -> Result<Response, Problem> {
     let Inspection { item, now, .. } = queue.inspect(id).await?;

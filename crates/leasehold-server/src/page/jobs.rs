@@ -3,7 +3,7 @@
 use super::budget::JOBS;
 use super::form::Fields;
 use super::frame::{self, Frame};
-use super::leases::Standing;
+use super::leases::LeaseState;
 use super::times::{When, exact, thousands};
 use super::visit::Visit;
 use crate::serve::Problem;
@@ -142,7 +142,7 @@ async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result
     let journal = journal.unwrap_or_default();
     let now = lease.now;
     let schedule = definition.schedule();
-    let standing = Standing::of(&lease.record, now);
+    let state = LeaseState::of(&lease.record, now);
     let last = newest(&journal).map(|entry| (words(entry.fate), style(entry.fate), When::new(entry.slot.0, now)));
     let next = schedule.as_ref().ok().and_then(|schedule| schedule.next_after(now));
     let row = Row {
@@ -151,10 +151,10 @@ async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result
         when: schedule.as_ref().map_or_else(|error| error.to_string(), |schedule| schedule.words()),
         line: definition.timing.to_string(),
         next: next.map(|slot| When::new(slot.0, now)),
-        state: match standing {
-            Standing::Held | Standing::Stalled | Standing::Draining => "running",
-            Standing::Paused => "paused",
-            Standing::Moved => "moved",
+        state: match state {
+            LeaseState::Held | LeaseState::Stalled | LeaseState::Draining => "running",
+            LeaseState::Paused => "paused",
+            LeaseState::Moved => "moved",
             _ => "waiting",
         },
         overdue,

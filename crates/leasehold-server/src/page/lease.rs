@@ -5,7 +5,7 @@ use super::budget::EPOCHS;
 use super::fences::Fences;
 use super::form::Fields;
 use super::frame::{self, Frame};
-use super::leases::Standing;
+use super::leases::LeaseState;
 use super::timeline::{Timeline, outcome, span, told};
 use super::times::{When, brief, ms, thousands};
 use super::visit::Visit;
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 
 /// What was done, or was not.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct Notice {
     /// `good` or `bad`: its style.
     pub style: &'static str,
     /// In words.
@@ -28,15 +28,15 @@ pub struct Told {
     pub token: Option<String>,
 }
 
-impl Told {
+impl Notice {
     /// Done.
     pub fn good(text: impl Into<String>) -> Self {
-        Told { style: "good", text: text.into(), token: None }
+        Notice { style: "good", text: text.into(), token: None }
     }
 
     /// Refused.
     pub fn bad(text: impl Into<String>) -> Self {
-        Told { style: "bad", text: text.into(), token: None }
+        Notice { style: "bad", text: text.into(), token: None }
     }
 
     /// What the word in an address stands for, after an order was carried out.
@@ -51,7 +51,7 @@ impl Told {
             "cancel" => "Cancelled.",
             _ => return None,
         };
-        Some(Told::good(text))
+        Some(Notice::good(text))
     }
 }
 
@@ -81,7 +81,7 @@ struct LeasePage {
     now_ms: u64,
     name: String,
     is_job: bool,
-    told: Option<Told>,
+    told: Option<Notice>,
     standing: &'static str,
     epoch: u64,
     lineage: String,
@@ -124,14 +124,14 @@ pub async fn page(
     visit.reads(name.as_str())?;
     let fields = Fields::of_query(query.as_deref());
     let fences_after = visit.after(&fields).await?;
-    show_from(&visit, &name, fences_after.as_ref(), Told::by_word(&fields), StatusCode::OK).await
+    show_from(&visit, &name, fences_after.as_ref(), Notice::by_word(&fields), StatusCode::OK).await
 }
 
 /// The page, with what came of an order.
 pub async fn show(
     visit: &Visit,
     name: &LeaseName,
-    told: Option<Told>,
+    told: Option<Notice>,
     status: StatusCode,
 ) -> Result<Response, Problem> {
     show_from(visit, name, None, told, status).await
@@ -141,7 +141,7 @@ async fn show_from(
     visit: &Visit,
     name: &LeaseName,
     fences_after: Option<&LeaseName>,
-    told: Option<Told>,
+    told: Option<Notice>,
     status: StatusCode,
 ) -> Result<Response, Problem> {
     let Inspection { record, now, .. } = visit.coordinator.inspect(name).await?;
@@ -171,7 +171,7 @@ async fn show_from(
         name: name.to_string(),
         is_job: record.slot.is_some(),
         told,
-        standing: Standing::of(&record, now).word(),
+        standing: LeaseState::of(&record, now).word(),
         epoch: record.epoch.get(),
         lineage: record.lineage.map(|lineage| lineage.to_string()).unwrap_or_default(),
         holder: tenure.map(|tenure| tenure.holder.to_string()),

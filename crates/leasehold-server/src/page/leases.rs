@@ -13,17 +13,17 @@ use axum::response::Response;
 use leasehold_core::{Inspection, LeaseName, Outcome, Ownership, Timestamp};
 use std::time::Duration;
 
-/// A holder that has told of progress and then not for so long counts as stalled.
+/// A holder that has reported progress and then not for so long counts as stalled.
 const STALLED: Duration = Duration::from_secs(600);
 /// What was lost within this time counts as lately lost.
 const LATELY: Duration = Duration::from_secs(24 * 3600);
 
-/// How a lease stands.
+/// The state of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum LeaseState {
     /// Somebody has it.
     Held,
-    /// Somebody has it, told of progress, and has been silent since.
+    /// Somebody has it, reported progress, and has been silent since.
     Stalled,
     /// Somebody has it and was asked to finish.
     Draining,
@@ -39,21 +39,21 @@ pub enum Standing {
     Forgotten,
 }
 
-impl Standing {
+impl LeaseState {
     /// As the record says at this time.
     pub fn of(record: &Ownership, now: Timestamp) -> Self {
         if record.relocation.is_some() {
-            return Standing::Moved;
+            return LeaseState::Moved;
         }
         if record.paused.is_some() {
-            return Standing::Paused;
+            return LeaseState::Paused;
         }
         if record.live_tenure(now).is_some() {
             let progress = record.progress.as_ref().filter(|progress| progress.epoch == record.epoch);
             return match progress {
-                _ if record.live_drain(now).is_some() => Standing::Draining,
-                Some(progress) if now.saturating_since(progress.at) >= STALLED => Standing::Stalled,
-                _ => Standing::Held,
+                _ if record.live_drain(now).is_some() => LeaseState::Draining,
+                Some(progress) if now.saturating_since(progress.at) >= STALLED => LeaseState::Stalled,
+                _ => LeaseState::Held,
             };
         }
         let ran_out = record.tenure.is_some();
@@ -61,23 +61,23 @@ impl Standing {
         let was_lost = ran_out || matches!(last, Some(Outcome::Expired | Outcome::Lost | Outcome::Evicted));
         let is_late = record.idle_since().is_some_and(|since| now.saturating_since(since) < LATELY);
         match () {
-            () if record.forgotten.is_some() => Standing::Forgotten,
-            () if was_lost && is_late => Standing::Lost,
-            () => Standing::Free,
+            () if record.forgotten.is_some() => LeaseState::Forgotten,
+            () if was_lost && is_late => LeaseState::Lost,
+            () => LeaseState::Free,
         }
     }
 
     /// The word on the page, which is also its style.
     pub const fn word(self) -> &'static str {
         match self {
-            Standing::Held => "held",
-            Standing::Stalled => "stalled",
-            Standing::Draining => "draining",
-            Standing::Paused => "paused",
-            Standing::Lost => "lost",
-            Standing::Free => "free",
-            Standing::Moved => "moved",
-            Standing::Forgotten => "forgotten",
+            LeaseState::Held => "held",
+            LeaseState::Stalled => "stalled",
+            LeaseState::Draining => "draining",
+            LeaseState::Paused => "paused",
+            LeaseState::Lost => "lost",
+            LeaseState::Free => "free",
+            LeaseState::Moved => "moved",
+            LeaseState::Forgotten => "forgotten",
         }
     }
 }
@@ -88,10 +88,10 @@ const FILTERS: [(&str, &str); 5] =
 
 fn is_shown(filter: &str, Inspection { record, now, .. }: &Inspection) -> bool {
     match filter {
-        "" => Standing::of(record, *now) != Standing::Forgotten,
+        "" => LeaseState::of(record, *now) != LeaseState::Forgotten,
         // Also one that is paused meanwhile.
         "held" => record.relocation.is_none() && record.live_tenure(*now).is_some(),
-        other => Standing::of(record, *now).word() == other,
+        other => LeaseState::of(record, *now).word() == other,
     }
 }
 
@@ -261,7 +261,7 @@ fn row(visit: &Visit, lease: &Inspection) -> Row {
     Row {
         name: lease.lease.to_string(),
         address: visit.frame.to(format!("lease/{}", lease.lease)),
-        standing: Standing::of(record, now).word(),
+        standing: LeaseState::of(record, now).word(),
         holder,
         since: tenure.map(|t| t.granted_at).or_else(|| record.idle_since()).map(|at| When::new(at, now)),
         expires: tenure.map(|tenure| When::new(tenure.deadline, now)),
@@ -272,17 +272,17 @@ fn row(visit: &Visit, lease: &Inspection) -> Row {
 
 /// What there is to say beside the state.
 fn note(record: &Ownership, now: Timestamp) -> String {
-    let standing = Standing::of(record, now);
+    let standing = LeaseState::of(record, now);
     let progress = record.progress.as_ref().filter(|progress| progress.epoch == record.epoch);
     match (standing, progress, &record.paused, record.live_drain(now)) {
-        (Standing::Moved, ..) => record.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
-        (Standing::Paused, _, Some(paused), _) => format!("{}: {}", paused.by, paused.why),
-        (Standing::Draining, _, _, Some(drain)) => drain.to_string(),
-        (Standing::Stalled, Some(progress), ..) => {
+        (LeaseState::Moved, ..) => record.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
+        (LeaseState::Paused, _, Some(paused), _) => format!("{}: {}", paused.by, paused.why),
+        (LeaseState::Draining, _, _, Some(drain)) => drain.to_string(),
+        (LeaseState::Stalled, Some(progress), ..) => {
             format!("no progress for {}", brief(ms(now.saturating_since(progress.at))))
         }
-        (Standing::Held, Some(progress), ..) => progress.marker.as_ref().map(ToString::to_string).unwrap_or_default(),
-        (Standing::Lost, ..) => lost(record),
+        (LeaseState::Held, Some(progress), ..) => progress.marker.as_ref().map(ToString::to_string).unwrap_or_default(),
+        (LeaseState::Lost, ..) => lost(record),
         _ => String::new(),
     }
 }

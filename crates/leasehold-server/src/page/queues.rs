@@ -7,7 +7,7 @@ use super::budget::{BULK, COUNTED, ITEMS_STEP, ITEMS_STEPS, MORE_THAN, QUEUES, R
 use super::bulk::{self, BulkOrder};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
-use super::lease::Told;
+use super::lease::Notice;
 use super::throughput::{Throughput, Words};
 use super::times::{When, thousands};
 use super::visit::Visit;
@@ -16,7 +16,7 @@ use askama::Template;
 use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
 use axum::response::Response;
-use leasehold_core::item::{Item, ItemName, LinePosition, Priority, QueueName, Stand, State};
+use leasehold_core::item::{Item, ItemName, LinePosition, Priority, QueueName, Section, State};
 use leasehold_core::store::Range;
 use leasehold_core::{LeaseName, Shelf, Store, Timestamp};
 use leasehold_work::queue::Queue;
@@ -47,11 +47,11 @@ struct Counts {
 
 impl Counts {
     async fn of(store: &dyn Store, queue: &QueueName) -> leasehold_core::Result<Self> {
-        let (aside, later) = (Stand::Aside, Stand::Later(Priority::default()));
-        let (claimed, _, now) = part(store, queue, aside, |stand| matches!(stand, Stand::Aside)).await?;
-        let (later, ..) = part(store, queue, later, |stand| matches!(stand, Stand::Later(_))).await?;
-        let urgent = Stand::Waiting(Priority::HIGHEST);
-        let (waiting, oldest, _) = part(store, queue, urgent, |stand| matches!(stand, Stand::Waiting(_))).await?;
+        let (aside, later) = (Section::Aside, Section::Later(Priority::default()));
+        let (claimed, _, now) = part(store, queue, aside, |section| matches!(section, Section::Aside)).await?;
+        let (later, ..) = part(store, queue, later, |section| matches!(section, Section::Later(_))).await?;
+        let urgent = Section::Waiting(Priority::HIGHEST);
+        let (waiting, oldest, _) = part(store, queue, urgent, |section| matches!(section, Section::Waiting(_))).await?;
         Ok(Counts { waiting, claimed, later, oldest, now })
     }
 }
@@ -60,11 +60,11 @@ impl Counts {
 async fn part(
     store: &dyn Store,
     queue: &QueueName,
-    stand: Stand,
-    is_part: impl Fn(Stand) -> bool,
+    section: Section,
+    is_part: impl Fn(Section) -> bool,
 ) -> leasehold_core::Result<(Count, Option<Timestamp>, Timestamp)> {
-    let before = LinePosition::before(queue, stand)?;
-    let belongs = |name: &LeaseName| LinePosition::parse(queue, name).filter(|position| is_part(position.stand));
+    let before = LinePosition::before(queue, section)?;
+    let belongs = |name: &LeaseName| LinePosition::parse(queue, name).filter(|position| is_part(position.section));
     let page = store.list(Shelf::Line, Range::new(Some(&before), COUNTED)).await?;
     let found: Vec<LinePosition> = page.entries.iter().map_while(|(name, _)| belongs(name)).collect();
     let oldest = found.iter().map(|position| position.at).min();
@@ -162,7 +162,7 @@ struct QueuePage {
     frame: Frame,
     now_ms: u64,
     name: String,
-    told: Option<Told>,
+    told: Option<Notice>,
     waiting: String,
     claimed: String,
     later: String,

@@ -4,8 +4,8 @@ use super::act::{OrderForm, job_orders};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::jobs::{Strip, overdue_words, style, words};
-use super::lease::{Told, name_in};
-use super::leases::Standing;
+use super::lease::{Notice, name_in};
+use super::leases::LeaseState;
 use super::times::{When, brief, exact, thousands};
 use super::visit::Visit;
 use crate::serve::Problem;
@@ -84,7 +84,7 @@ struct RunsPage {
     frame: Frame,
     now_ms: u64,
     name: String,
-    told: Option<Told>,
+    told: Option<Notice>,
     state: &'static str,
     when: String,
     line: String,
@@ -115,7 +115,7 @@ pub async fn page(
     let name = name_in(&path)?;
     visit.reads(name.as_str())?;
     let fields = Fields::of_query(query.as_deref());
-    show(&visit, &name, fields.get("slot"), Told::by_word(&fields), StatusCode::OK).await
+    show(&visit, &name, fields.get("slot"), Notice::by_word(&fields), StatusCode::OK).await
 }
 
 /// The page, with what came of an order. `slot` is the one whose output is shown.
@@ -123,7 +123,7 @@ pub async fn show(
     visit: &Visit,
     name: &LeaseName,
     slot: Option<&str>,
-    told: Option<Told>,
+    told: Option<Notice>,
     status: StatusCode,
 ) -> Result<Response, Problem> {
     let lease = visit.coordinator.inspect(name).await?;
@@ -159,7 +159,7 @@ pub async fn show(
         now_ms: now.as_millis(),
         name: name.to_string(),
         told,
-        state: Standing::of(&lease.record, now).word(),
+        state: LeaseState::of(&lease.record, now).word(),
         when: match &schedule {
             Some(Ok(schedule)) => schedule.words(),
             Some(Err(error)) => error.to_string(),

@@ -43,7 +43,7 @@ impl fmt::Debug for HttpGuard {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct FenceAnswer {
     lease: Option<LeaseName>,
     lineage: Option<Lineage>,
     epoch: Option<Epoch>,
@@ -106,7 +106,7 @@ impl HttpGuard {
             body.map_err(|e| (None, Error::unavailable(format!("proxy `{}` ended the connection", self.proxy), e)))?;
         let body = body.to_bytes();
         if status == StatusCode::OK
-            && let Ok(told) = serde_json::from_slice::<Told>(&body)
+            && let Ok(told) = serde_json::from_slice::<FenceAnswer>(&body)
         {
             return Ok(told.lease.zip(told.lineage).zip(told.epoch).map(|((lease, lineage), epoch)| HighWater {
                 lease,

@@ -18,7 +18,7 @@ use leasehold_core::guard::{self, HighWater, Policy, Rejection};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Coordinator, Epoch, Error, Kind, LeaseName, Nonce, Resolver, Token};
 use leasehold_guards::stored::high_water::LocalCopy;
-use leasehold_guards::stored::{FenceDocument, FenceRecord, SeenFence};
+use leasehold_guards::stored::{FenceDocument, FenceRecord, FenceSnapshot};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,7 +78,7 @@ pub(crate) struct Active {
     /// Its epoch and nonce.
     pub(crate) claim: (Epoch, Nonce),
     pub(crate) trust_until: Moment,
-    pub(crate) seen: SeenFence,
+    pub(crate) seen: FenceSnapshot,
     /// What is surely in the files of this machine.
     pub(crate) filed: Option<HighWater>,
     /// Until when requests may be completed, by the horizon in the fence.
@@ -165,7 +165,7 @@ enum Look {
 }
 
 struct Move {
-    seen: SeenFence,
+    seen: FenceSnapshot,
     next: HighWater,
     /// No request of this epoch was here yet.
     is_new: bool,
@@ -234,7 +234,7 @@ impl Fence {
     }
 
     /// Moves the fence in the store, then in the files of this machine; false if somebody else has moved it.
-    async fn advance(self: &Arc<Self>, seen: &SeenFence, next: &HighWater, token: &Token) -> Result<bool, Problem> {
+    async fn advance(self: &Arc<Self>, seen: &FenceSnapshot, next: &HighWater, token: &Token) -> Result<bool, Problem> {
         if seen.record.high.as_ref() != Some(next) {
             self.at(ProxyStep::Swap);
             let ahead = self.ahead(seen, token.into());
@@ -314,7 +314,7 @@ impl Fence {
     }
 
     /// Takes a fence that was written over into memory, with its horizon.
-    pub(crate) fn take_over(&self, seen: &SeenFence, written: SeenFence, ahead: &Ahead) -> Result<(), Problem> {
+    pub(crate) fn take_over(&self, seen: &FenceSnapshot, written: FenceSnapshot, ahead: &Ahead) -> Result<(), Problem> {
         let send_until = self.send_until(ahead, &written);
         self.remember(seen, |active| {
             active.seen = written;
@@ -323,7 +323,7 @@ impl Fence {
     }
 
     /// Changes what is in memory, unless this proxy was replaced meanwhile.
-    fn remember(&self, seen: &SeenFence, change: impl FnOnce(&mut Active)) -> Result<(), Problem> {
+    fn remember(&self, seen: &FenceSnapshot, change: impl FnOnce(&mut Active)) -> Result<(), Problem> {
         match &mut self.state().active {
             Some(active) if Some(active.claim) == seen.record.by => change(active),
             _ => return Err(Problem::unavailable("this proxy was replaced; try again")),
@@ -333,7 +333,7 @@ impl Fence {
 
     /// Somebody else moved the fence. If it went back, the store was restored. If it names another proxy, this one
     /// stands down.
-    pub(crate) async fn read_again(&self, seen: &SeenFence) -> Result<(), Problem> {
+    pub(crate) async fn read_again(&self, seen: &FenceSnapshot) -> Result<(), Problem> {
         let found = self.document.look().await?;
         let mut state = self.state();
         if found.record.by != seen.record.by {

@@ -14,7 +14,7 @@ use super::flight::{Fault, LineEpoch};
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{Error, Kind, Result};
-use leasehold_guards::stored::{FenceRecord, Horizon, SeenFence};
+use leasehold_guards::stored::{FenceRecord, FenceSnapshot, Horizon};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Fence {
     }
 
     /// The horizon for requests that are sent from now on.
-    pub(crate) fn ahead(&self, seen: &SeenFence, of: LineEpoch) -> Ahead {
+    pub(crate) fn ahead(&self, seen: &FenceSnapshot, of: LineEpoch) -> Ahead {
         let now = self.coordinator.clock().now();
         let inherited = self.state().active.as_ref().and_then(|active| active.inherited);
         let left =
@@ -91,14 +91,14 @@ impl Fence {
     }
 
     /// Until when requests may be completed under a horizon that was written.
-    pub(crate) fn send_until(&self, ahead: &Ahead, written: &SeenFence) -> Moment {
+    pub(crate) fn send_until(&self, ahead: &Ahead, written: &FenceSnapshot) -> Moment {
         // By the time in the answer too: the store's clock may have been set forward since it was last seen.
         let surely = written.anchor.trust(ahead.horizon.until, self.document.grain());
         (surely - self.upstream_timeout).min(ahead.asked + self.window())
     }
 
     /// Until when what other proxies have sent may still be running, if it may.
-    pub(crate) fn inherited(&self, seen: &SeenFence) -> Option<Inherited> {
+    pub(crate) fn inherited(&self, seen: &FenceSnapshot) -> Option<Inherited> {
         let (horizon, left) = (seen.record.horizon?, seen.record.horizon_left(seen.anchor.now));
         let of = LineEpoch { lineage: horizon.lineage, epoch: horizon.epoch };
         (!left.is_zero()).then(|| Inherited { of, until: self.coordinator.clock().now() + left })

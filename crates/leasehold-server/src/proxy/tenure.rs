@@ -9,10 +9,10 @@ use super::fence::{Active, Fence};
 use super::horizon::Inherited;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{
-    Acquired, Ask, Epoch, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Nonce, Outcome, Result, Right,
-    Standing, Ttl,
+    Acquired, Ask, Epoch, Error, Grant, HolderId, Keeper, KeeperState, Kind, Label, LeaseName, Nonce, Outcome, Result,
+    Right, Ttl,
 };
-use leasehold_guards::stored::{FenceRecord, Merged, SeenFence, behind};
+use leasehold_guards::stored::{FenceRecord, FenceSnapshot, Merged, behind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -73,7 +73,7 @@ impl ProxyLease {
         let claim = (grant.token().epoch, grant.token().nonce);
         let trust_until = grant.trust_until();
         let keeper = Keeper::start(coordinator.clone(), grant);
-        let mut standing = keeper.standing();
+        let mut state = keeper.state();
         let signed = match self.sign(claim).await {
             Ok(signed) => signed,
             Err(error) => {
@@ -92,7 +92,7 @@ impl ProxyLease {
             (self.say)(&error.to_string());
         }
         let horizon = tokio::spawn(self.fence.clone().keep_horizon());
-        let ended = self.watch(&mut standing, stop).await;
+        let ended = self.watch(&mut state, stop).await;
         if ended {
             self.fence.empty(self.fence.drain + self.upstream_timeout).await;
             // Left as it is where it fails, or where something may be at work: whoever comes next waits for it.
@@ -109,25 +109,25 @@ impl ProxyLease {
     }
 
     /// Waits for the end of this proxy's say: true if it is to give its lease back, false if the lease was lost.
-    async fn watch(&self, standing: &mut watch::Receiver<Standing>, stop: &mut watch::Receiver<bool>) -> bool {
+    async fn watch(&self, state: &mut watch::Receiver<KeeperState>, stop: &mut watch::Receiver<bool>) -> bool {
         loop {
-            let now = standing.borrow_and_update().clone();
+            let now = state.borrow_and_update().clone();
             match now {
-                Standing::Held { trust_until } => {
+                KeeperState::Held { trust_until } => {
                     // Gone when the fence was found to be another proxy's.
                     match &mut self.fence.state().active {
                         Some(active) => active.trust_until = trust_until,
                         None => return true,
                     }
                 }
-                Standing::Lost(loss) => {
+                KeeperState::Lost(loss) => {
                     self.fence.stand_down(&mut self.fence.state(), "lost its proxy");
                     (self.say)(&format!("standing by: the proxy's lease was lost: {loss}"));
                     return false;
                 }
             }
             tokio::select! {
-                changed = standing.changed() => if changed.is_err() { return true },
+                changed = state.changed() => if changed.is_err() { return true },
                 _ = stop.changed() => return true,
                 // Found to be another proxy's.
                 () = self.deposed() => return true,
@@ -199,7 +199,7 @@ impl ProxyLease {
 
 /// A fence that is this proxy's to move.
 struct Signed {
-    seen: SeenFence,
+    seen: FenceSnapshot,
     filed: Option<HighWater>,
     inherited: Option<Inherited>,
 }

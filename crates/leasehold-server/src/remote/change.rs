@@ -116,7 +116,7 @@ impl Carrier<'_> {
         if let Some(seen) = &written
             && let LeaseRequest::Operate { order: Order::Forget { .. }, .. } = request
         {
-            self.coordinator.drop_leavings(lease, &seen.record).await.map_err(|e| {
+            self.coordinator.erase_leftovers(lease, &seen.record).await.map_err(|e| {
                 let message = "it was forgotten, but not all that it left behind is erased";
                 Error::new(Kind::Indeterminate, message).with_source(e)
             })?;

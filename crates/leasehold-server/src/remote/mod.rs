@@ -32,7 +32,7 @@ pub(crate) use rules::name_of;
 pub(crate) use tended::Tended;
 
 /// The most entries of one page, whatever is asked for.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 /// The routes, below the namespace's own address.
 pub(crate) fn routes() -> Router<Site> {
@@ -120,7 +120,7 @@ async fn list(
     {
         site.tended().look_after(&namespace, &coordinator, &queue);
     }
-    let range = Range { after: after.as_ref(), skip, limit: limit.min(MOST_ENTRIES) };
+    let range = Range { after: after.as_ref(), skip, limit: limit.min(MAX_ENTRIES) };
     let page = coordinator.store().list(shelf, range).await?;
     let mut entries = Vec::with_capacity(page.entries.len());
     // The last name that was read is needed to continue, so a page that shows nothing of it is continued here.

@@ -5,7 +5,7 @@
 //! names, and the store compares that revision again; another server, or this one after a restart, reads the record instead.
 //! Memory is bounded.
 
-use leasehold_core::cell::Seen;
+use leasehold_core::cell::Snapshot;
 use leasehold_core::{Coordinator, Key, LeaseName, Ownership};
 use leasehold_stores::Namespace;
 use leasehold_system::sync::Mutex;
@@ -16,22 +16,22 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How many held leases are remembered.
-const MOST_REMEMBERED: usize = 100_000;
+const MAX_REMEMBERED: usize = 100_000;
 /// How many queues are looked after.
-const MOST_QUEUES: usize = 1024;
+const MAX_QUEUES: usize = 1024;
 /// How often a queue's items are looked after, a page at a time.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(2);
 /// For how long after a worker last asked for its items.
 const SWEEPS: u32 = 300;
 /// How many items of a queue are noted whose places in line are to be looked at.
-const MOST_SUSPECTS: usize = 1024;
+const MAX_SUSPECTS: usize = 1024;
 
 type Place<T> = HashMap<(Namespace, LeaseName), T>;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Tended {
-    leases: Mutex<Place<Arc<Seen<Ownership>>>>,
+    leases: Mutex<Place<Arc<Snapshot<Ownership>>>>,
     /// Queues that workers ask for.
     queues: Arc<Mutex<Place<Care>>>,
     /// The records that are watched through this server.
@@ -61,16 +61,16 @@ impl Hinted {
 
 impl Tended {
     /// A lease as it was last written through this server.
-    pub(super) fn remembered(&self, namespace: &Namespace, lease: &LeaseName) -> Option<Arc<Seen<Ownership>>> {
+    pub(super) fn remembered(&self, namespace: &Namespace, lease: &LeaseName) -> Option<Arc<Snapshot<Ownership>>> {
         self.leases.lock().get(&(namespace.clone(), lease.clone())).cloned()
     }
 
     /// Remembers a lease that is held; forgets one that is not, or that somebody else has changed.
-    pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Seen<Ownership>>) {
+    pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Snapshot<Ownership>>) {
         let mut leases = self.leases.lock();
         let place = (namespace.clone(), lease.clone());
         match written.filter(|seen| seen.record.tenure.is_some()) {
-            Some(seen) if leases.len() < MOST_REMEMBERED || leases.contains_key(&place) => {
+            Some(seen) if leases.len() < MAX_REMEMBERED || leases.contains_key(&place) => {
                 leases.insert(place, Arc::new(seen));
             }
             _ => {
@@ -103,7 +103,7 @@ impl Tended {
         let place = (namespace.clone(), name);
         let mut queues = self.queues.lock();
         let is_new = !queues.contains_key(&place);
-        if is_new && queues.len() >= MOST_QUEUES {
+        if is_new && queues.len() >= MAX_QUEUES {
             return;
         }
         queues.entry(place.clone()).or_default().left = SWEEPS;
@@ -119,7 +119,7 @@ impl Tended {
     pub(super) fn suspect(&self, namespace: &Namespace, item: ItemName) {
         let Ok(queue) = LeaseName::new(item.queue.as_str()) else { return };
         if let Some(care) = self.queues.lock().get_mut(&(namespace.clone(), queue))
-            && care.suspects.len() < MOST_SUSPECTS
+            && care.suspects.len() < MAX_SUSPECTS
         {
             care.suspects.insert(item);
         }

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_of_holders_are_told_by_their_last_word() {
+    fn routes_of_holders_are_recognized_by_their_last_word() {
         assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/renew"), Urgency::Holder);
         assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/acquire"), Urgency::Other);
         assert_eq!(Urgency::of("/v1/ns/{namespace}/renew/{name}"), Urgency::Other);

@@ -1,6 +1,6 @@
 //! Bodies that tell what became of them.
 
-use super::patience::Beat;
+use super::slow_clients::Beat;
 use axum::Error;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};

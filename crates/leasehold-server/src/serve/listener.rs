@@ -2,11 +2,11 @@
 
 use super::bodies::{self, Ended};
 use super::gate;
-use super::patience::{Impatient, Pulse};
 use super::problem::Problem;
 use super::router::router;
 use super::settings::Settings;
 use super::site::Site;
+use super::slow_clients::{Impatient, Pulse};
 use super::tls::Certificate;
 use axum::Router;
 use axum::body::Body;

@@ -10,11 +10,11 @@ pub mod gate;
 mod health;
 mod listener;
 mod namespaces;
-mod patience;
 mod problem;
 mod router;
 mod settings;
 mod site;
+mod slow_clients;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::traffic::{Answered, Traffic};
 use crate::access::KeyRing;
 use crate::access::seal::{Seal, Sealing};
 use crate::discreet::{Discreet, unopened};
-use crate::exchange::Exchange;
+use crate::oidc::Exchange;
 use crate::remote::Tended;
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, SystemClock};

@@ -58,7 +58,7 @@ impl Listener {
 }
 
 #[tokio::test]
-async fn what_happens_is_told_by_name_and_can_be_resumed() {
+async fn events_are_reported_by_name_and_can_be_resumed() {
     let rig = Rig::start().await;
     let key = rig.all().await;
     let reader = rig.key("read", &["team/*", "mail"]).await;
@@ -91,7 +91,7 @@ async fn what_happens_is_told_by_name_and_can_be_resumed() {
 }
 
 #[tokio::test]
-async fn a_gap_that_is_too_long_is_told_as_a_reset() {
+async fn a_gap_that_is_too_long_is_reported_as_a_reset() {
     let rig = Rig::start().await;
     let key = rig.key("read", &["*"]).await;
     let mut listener = Listener::open(&rig, &key, "", Some("1000")).await;

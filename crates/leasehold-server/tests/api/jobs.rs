@@ -80,7 +80,7 @@ async fn what_became_of_slots_and_what_runs_printed_is_shown() {
 }
 
 #[tokio::test]
-async fn a_run_is_requested_once_and_what_became_of_it_is_told() {
+async fn a_run_is_requested_once_and_its_outcome_is_reported() {
     let rig = Rig::start().await;
     published(&rig).await;
     let (leases, key) = (rig.leases().await, rig.key("read,operate", &["tick"]).await);

@@ -241,7 +241,7 @@ async fn what_is_wrong_with_a_body_is_named_by_its_field() {
 }
 
 #[tokio::test]
-async fn listings_are_filtered_bounded_and_go_on_by_their_cursor() {
+async fn listings_are_filtered_bounded_and_continue_by_their_cursor() {
     let rig = Rig::start().await;
     let key = rig.all().await;
     for n in 0..25 {

@@ -94,7 +94,7 @@ async fn a_hand_off_gives_the_new_holder_its_token() {
 }
 
 #[tokio::test]
-async fn a_drain_is_told_to_the_holder_when_it_renews() {
+async fn a_drain_is_reported_to_the_holder_when_it_renews() {
     let rig = Rig::start().await;
     let key = rig.all().await;
     let order = json!({ "why": "reboot", "epoch": 1, "within": "5m" });

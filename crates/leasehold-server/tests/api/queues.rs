@@ -240,7 +240,7 @@ async fn many_are_retried_only_as_they_were_counted() {
 }
 
 #[tokio::test]
-async fn listings_of_items_go_on_by_their_cursor() {
+async fn listings_of_items_continue_by_their_cursor() {
     let rig = Rig::start().await;
     let key = rig.all().await;
     let items: Vec<Value> = (0..25).map(|n| json!({ "payload": format!("{n}") })).collect();

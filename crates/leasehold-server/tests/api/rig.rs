@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use leasehold_core::{Coordinator, MemoryStore, NamePattern, Result, Retention, Store};
 use leasehold_server::access::{KeyRing, Keys, Namespaces, NewKey, Scope, Secret, Verb, VerbSet};
-use leasehold_server::exchange::Exchange;
+use leasehold_server::oidc::Exchange;
 use leasehold_server::serve::{Exposure, Limits, Opener, Server, Settings, Site};
 use leasehold_stores::Namespace;
 use reqwest::{Method, RequestBuilder};

@@ -2,7 +2,7 @@
 
 use crate::blocks::{Shell, run_all};
 use crate::scene::{NOW, Scene, claims, rule, site_rule};
-use leasehold_server::exchange::Lasts;
+use leasehold_server::oidc::Lasts;
 use leasehold_testbed::Issuer;
 use serde_json::json;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use crate::rig::{Answer, InMemory, Rig, answer};
 use leasehold_core::MemoryStore;
 use leasehold_core::clock::ManualClock;
 use leasehold_server::access::{Keys, Scope};
-use leasehold_server::exchange::{Claims, Exchange, Lasts, Rule, Wanted};
+use leasehold_server::oidc::{Claims, Exchange, Lasts, Rule, Wanted};
 use leasehold_server::serve::Limits;
 use leasehold_testbed::Issuer;
 use serde_json::{Value, json};

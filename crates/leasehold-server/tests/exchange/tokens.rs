@@ -169,7 +169,7 @@ async fn the_first_rule_that_a_token_fits_decides() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_told_so_and_never_repeated() {
+async fn what_is_not_a_token_is_refused_as_such_and_never_repeated() {
     let issuer = Issuer::start();
     let scene = Scene::start(&issuer).await;
     let head = part(&json!({ "alg": "RS256" }));

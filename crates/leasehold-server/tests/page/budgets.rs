@@ -73,7 +73,7 @@ async fn a_long_line_is_not_counted_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_search_that_did_not_see_everything_says_so_and_goes_on() {
+async fn a_search_that_did_not_see_everything_says_so_and_continues() {
     let stage = Stage::start().await;
     let leases = stage.leases();
     for n in 0..1_200 {

@@ -40,7 +40,7 @@ async fn a_browser_that_speaks_tls_gets_a_secure_cookie() {
 }
 
 #[tokio::test]
-async fn a_wrong_expired_or_revoked_key_is_told_apart() {
+async fn a_wrong_expired_or_revoked_key_is_distinguished() {
     let stage = Stage::start().await;
     let key = stage.key("ada", "read", &["*"], None).await;
     let short = stage.key("short", "read", &["*"], Some(MINUTE)).await;

@@ -262,7 +262,7 @@ async fn slot(stage: &Stage, now: Timestamp, job: &str, every: u64, n: u64, runs
     let (slot, host) = (Slot(Timestamp::from_millis(at)), format!("worker-{}", n % 3 + 1));
     if n % 13 == 7 {
         leases
-            .write(&name(job), &Note::PassedOver { slot, before: None, fate: Fate::SkippedOverlap }, &host)
+            .write(&name(job), &Note::Skipped { slot, before: None, fate: Fate::SkippedOverlap }, &host)
             .await
             .unwrap();
         return;

@@ -17,7 +17,7 @@ use check::{Log, Stored, Verdict, verdicts};
 use clients::{Client, LEASES, Phase, QUEUE, Random, acquired};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::Store;
-use leasehold_core::{Coordinator, Keeper, Nonce, Outcome, Standing};
+use leasehold_core::{Coordinator, Keeper, KeeperState, Nonce, Outcome};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Fate, Odds, Server, UnreliableProxy, etcd, postgres, redis};
 use leasehold_work::queue::{Queue, State};
@@ -208,8 +208,8 @@ async fn survives(backend: Backend) {
         // Without renewals they would have been lost.
         tokio::time::sleep(DECENT.saturating_sub(SystemClock.now().saturating_since(began))).await;
         for (leases, keeper) in healthy {
-            let standing = keeper.standing().borrow().clone();
-            assert!(matches!(standing, Standing::Held { .. }), "{standing:?}, last trouble: {:?}", keeper.trouble());
+            let state = keeper.state().borrow().clone();
+            assert!(matches!(state, KeeperState::Held { .. }), "{state:?}, last trouble: {:?}", keeper.trouble());
             let grant = keeper.stop().await;
             assert_eq!(grant.token().epoch.get(), 1, "held from beginning to end");
             let _ = leases.release(&grant, Outcome::Succeeded).await;

@@ -123,7 +123,7 @@ pub(super) struct Source {
     /// What to do in that case.
     pub(super) how: &'static str,
     /// The kind of the error for an answer that makes no sense.
-    pub(super) garbled: Kind,
+    pub(super) malformed: Kind,
 }
 
 impl Source {
@@ -143,7 +143,7 @@ impl Source {
                 (Kind::Unavailable, format!("{name} failed with {status}; try again"))
             }
             (Ended::Answered { status: 200..=299, .. }, _) => {
-                (self.garbled, format!("{name} gave an answer that is not understood; {how}"))
+                (self.malformed, format!("{name} gave an answer that is not understood; {how}"))
             }
             (Ended::Answered { status, code }, _) => {
                 let code = if code.is_empty() { String::new() } else { format!(" {code}") };

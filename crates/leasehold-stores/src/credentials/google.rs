@@ -7,7 +7,7 @@
 //! scope covers Cloud Storage and Firestore; the account's roles decide what it may do there.
 
 use super::connection::{Connector, REMOTE, Source};
-use super::{Env, Found, Renewed, no_retry, var};
+use super::{Env, FoundProvider, Renewed, no_retry, var};
 use leasehold_core::{Error, Kind, Result, printable};
 use object_store::client::HttpClient;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
@@ -25,7 +25,7 @@ pub(crate) fn credentials(client: HttpClient, env: Env, file: Option<PathBuf>) -
     Renewed::new(move || find(&client, &env, file.as_deref()))
 }
 
-fn find(client: &HttpClient, env: &Env, file: Option<&Path>) -> Result<Found<GcpCredential>> {
+fn find(client: &HttpClient, env: &Env, file: Option<&Path>) -> Result<FoundProvider<GcpCredential>> {
     let named = file.map(PathBuf::from).or_else(|| var(env, "GOOGLE_APPLICATION_CREDENTIALS").map(PathBuf::from));
     let home = || var(env, "HOME").map(|home| PathBuf::from(home).join(".config/gcloud"));
     let folder = var(env, "CLOUDSDK_CONFIG").map(PathBuf::from).or_else(home);
@@ -48,12 +48,12 @@ fn find(client: &HttpClient, env: &Env, file: Option<&Path>) -> Result<Found<Gcp
     // The driver's message could quote a secret.
     let built = builder.with_http_connector(connector.clone()).build();
     let storage = built.map_err(|_| Error::new(Kind::Unsupported, format!("{refusal}; {HOW}")))?;
-    Ok(Found { provider: storage.credentials().clone(), connector, source })
+    Ok(FoundProvider { provider: storage.credentials().clone(), connector, source })
 }
 
 fn source(name: &'static str, is_local: bool) -> Source {
     let (check, none) = ("the clock and the key", "no Google credentials".to_owned());
-    Source { name, is_local, file: None, check, none, how: HOW, garbled: Kind::Unavailable }
+    Source { name, is_local, file: None, check, none, how: HOW, malformed: Kind::Unavailable }
 }
 
 /// Reports what is wrong with a file before the driver does: the driver's message names neither the file nor a remedy.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_metadata_server_that_fails_is_told_from_one_that_is_not_there() {
+    async fn a_metadata_server_that_fails_is_distinguished_from_one_that_is_not_there() {
         if std::env::home_dir().is_some_and(|home| home.join(".config/gcloud").exists()) {
             eprintln!("skipped: the driver would use this user's own sign-in of gcloud");
             return;

@@ -75,7 +75,7 @@ use tokio::sync::oneshot;
 /// race needs, at the cost of one small file each per lease.
 pub const KEPT: u64 = 16;
 
-const BROKEN_OFF: &str = "the call into the folder was broken off";
+const INTERRUPTED: &str = "the call into the folder was interrupted";
 
 /// A store in a shared folder. Clones share the opened folder.
 #[derive(Debug, Clone)]
@@ -106,13 +106,13 @@ impl DirStore {
                 let _ = sender.send(swap);
             });
         });
-        answer.await.unwrap_or_else(|e| Err(Error::new(Kind::Indeterminate, BROKEN_OFF).with_source(e)))
+        answer.await.unwrap_or_else(|e| Err(Error::new(Kind::Indeterminate, INTERRUPTED).with_source(e)))
     }
 }
 
 /// Runs blocking calls off the runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(Error::unavailable(BROKEN_OFF, e)))
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(Error::unavailable(INTERRUPTED, e)))
 }
 
 #[async_trait]

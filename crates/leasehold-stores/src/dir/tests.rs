@@ -33,7 +33,7 @@ fn current(root: &Root) -> Option<Revision> {
     newest(root).filter(|(_, value)| value.is_some()).map(|(mark, _)| mark.revision())
 }
 
-fn go_on(root: &Root, swaps: u64) {
+fn make_swaps(root: &Root, swaps: u64) {
     for _ in 0..swaps {
         let swap = Attempt::run(root, &key(), current(root).as_ref(), Some(b"awake")).unwrap();
         assert!(matches!(swap, Swap::Done { .. }));
@@ -57,9 +57,9 @@ fn a_process_that_sleeps_before_its_link_never_wins() {
     for (before, during) in sleeps() {
         let folder = folder();
         let root = root(&folder);
-        go_on(&root, before);
+        make_swaps(&root, before);
         let sleeper = prepare(&root, current(&root).as_ref());
-        go_on(&root, during);
+        make_swaps(&root, during);
         let seen = newest(&root);
         if sleeper.publish().unwrap() {
             strays += 1;
@@ -67,7 +67,7 @@ fn a_process_that_sleeps_before_its_link_never_wins() {
             assert_eq!(error.kind(), Kind::Indeterminate, "{before} before, {during} during: {error}");
         }
         assert_eq!(newest(&root), seen, "{before} before, {during} during");
-        go_on(&root, KEPT + 2);
+        make_swaps(&root, KEPT + 2);
         assert_eq!(newest(&root).unwrap().0.number, before + during + KEPT + 2);
         let numbers = root.numbers(&root.folder(&key())).unwrap();
         assert_eq!(numbers.len() as u64, KEPT, "strays are collected: {numbers:?}");
@@ -80,11 +80,11 @@ fn a_process_that_sleeps_after_its_link_is_never_told_that_it_lost() {
     for (before, during) in sleeps() {
         let folder = folder();
         let root = root(&folder);
-        go_on(&root, before);
+        make_swaps(&root, before);
         let sleeper = prepare(&root, current(&root).as_ref());
         assert!(sleeper.publish().unwrap());
         assert_eq!(newest(&root).unwrap().1.unwrap(), b"sleeper");
-        go_on(&root, during);
+        make_swaps(&root, during);
         match sleeper.confirm() {
             Ok(Swap::Done { revision, .. }) => assert_eq!(Mark::of(&revision).unwrap().number, before + 1),
             Ok(Swap::Mismatch) => panic!("{before} before, {during} during: it won, and was told that it lost"),
@@ -101,9 +101,9 @@ fn an_erase_leaves_nothing_of_what_it_erased_and_lets_no_sleeper_win() {
         for during in [1, 2, 5] {
             let folder = folder();
             let root = root(&folder);
-            go_on(&root, before);
+            make_swaps(&root, before);
             let sleeper = prepare(&root, current(&root).as_ref());
-            go_on(&root, during);
+            make_swaps(&root, during);
             let erased = Attempt::run(&root, &key(), current(&root).as_ref(), None).unwrap();
             assert!(matches!(erased, Swap::Done { .. }));
             let number = before + during + 1;
@@ -113,7 +113,7 @@ fn an_erase_leaves_nothing_of_what_it_erased_and_lets_no_sleeper_win() {
                 assert_eq!(sleeper.confirm().unwrap_err().kind(), Kind::Indeterminate);
             }
             assert_eq!(current(&root), None, "it is erased");
-            go_on(&root, 1);
+            make_swaps(&root, 1);
             assert_eq!(newest(&root).unwrap().0.number, number + 1, "numbers go on");
         }
     }
@@ -124,12 +124,12 @@ fn an_erase_leaves_nothing_of_what_it_erased_and_lets_no_sleeper_win() {
 fn a_stray_version_lets_no_other_sleeper_win() {
     let folder = folder();
     let root = root(&folder);
-    go_on(&root, 4);
+    make_swaps(&root, 4);
     let one = prepare(&root, current(&root).as_ref());
     let twin = prepare(&root, current(&root).as_ref());
-    go_on(&root, 1);
+    make_swaps(&root, 1);
     let next = prepare(&root, current(&root).as_ref());
-    go_on(&root, 3 * KEPT);
+    make_swaps(&root, 3 * KEPT);
     let seen = newest(&root);
     assert!(one.publish().unwrap(), "number 5 was collected, so the link is made");
     assert!(!twin.publish().unwrap(), "the stray is in the way");
@@ -144,7 +144,7 @@ fn a_stray_version_lets_no_other_sleeper_win() {
 fn a_link_whose_answer_was_lost_is_recognised() {
     let folder = folder();
     let root = root(&folder);
-    go_on(&root, 3);
+    make_swaps(&root, 3);
     let attempt = prepare(&root, current(&root).as_ref());
     assert!(attempt.publish().unwrap());
     assert!(attempt.publish().unwrap(), "the client sent the link again and was told that it exists");
@@ -156,9 +156,9 @@ fn a_number_that_a_crash_freed_is_not_won_again_once_it_was_followed() {
     for lost in 1..4 {
         let folder = folder();
         let root = root(&folder);
-        go_on(&root, 3);
+        make_swaps(&root, 3);
         let sleeper = prepare(&root, current(&root).as_ref());
-        go_on(&root, lost + 1);
+        make_swaps(&root, lost + 1);
         let seen = newest(&root);
         // Their folder's sync failed, a durable version followed them, and then the power failed.
         for number in 4..4 + lost {
@@ -174,7 +174,7 @@ fn a_number_that_a_crash_freed_is_not_won_again_once_it_was_followed() {
 fn nothing_is_left_in_the_staging_folder() {
     let folder = folder();
     let root = root(&folder);
-    go_on(&root, 5);
+    make_swaps(&root, 5);
     drop(prepare(&root, current(&root).as_ref()));
     assert_eq!(std::fs::read_dir(folder.path().join("store/tmp")).unwrap().count(), 0);
 }
@@ -183,7 +183,7 @@ fn nothing_is_left_in_the_staging_folder() {
 fn a_damaged_version_is_corrupt_and_stays_as_it_is() {
     let folder = folder();
     let root = root(&folder);
-    go_on(&root, 2);
+    make_swaps(&root, 2);
     let expected = current(&root).unwrap();
     let file = root.folder(&key()).join(layout::file_of(2));
     let damaged = [&b"leasehold-version-9"[..], &std::fs::read(&file).unwrap()[19..]].concat();
@@ -198,7 +198,7 @@ fn a_damaged_version_is_corrupt_and_stays_as_it_is() {
 fn a_symlink_is_not_followed() {
     let folder = folder();
     let root = root(&folder);
-    go_on(&root, 1);
+    make_swaps(&root, 1);
     let elsewhere = folder.path().join("elsewhere");
     std::fs::rename(root.folder(&key()).join(layout::file_of(1)), &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, root.folder(&key()).join(layout::file_of(1))).unwrap();

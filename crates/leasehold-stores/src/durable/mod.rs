@@ -265,7 +265,7 @@ impl Store for DurableStore {
         let Listed { now, entries, more } = self.ask("list", &listing).await?;
         let entry = |entry: Entry| {
             let name = LeaseName::new(entry.name).map_err(|e| {
-                Error::new(Kind::Corrupt, format!("{} has a record of no lease", self.place)).with_source(e)
+                Error::new(Kind::Corrupt, format!("{} has a record with an invalid name", self.place)).with_source(e)
             })?;
             Ok((name, self.value(entry.record)?))
         };

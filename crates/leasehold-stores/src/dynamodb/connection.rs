@@ -108,7 +108,7 @@ impl Endpoint {
         match answer.status {
             200 => {
                 let value = serde_json::from_slice(&answer.body).map_err(|e| {
-                    let message = format!("{self} gave an answer that is none of DynamoDB's; check the endpoint");
+                    let message = format!("{self} gave an answer that is not DynamoDB's; check the endpoint");
                     Error::new(phase.unanswered(), message).with_source(e)
                 })?;
                 Ok((value, answer.now))
@@ -187,7 +187,7 @@ impl Endpoint {
             }
             "ValidationException" => {
                 let advice = "its keys must be `shelf` and `name`, both strings; name another table";
-                (Kind::Unsupported, format!("table `{table}` is none of leasehold's: {said}; {advice}"))
+                (Kind::Unsupported, format!("table `{table}` is not leasehold's: {said}; {advice}"))
             }
             _ if answer.status == 429 => (Kind::Unavailable, format!("{self} is asked too often; try again later")),
             _ if matches!(answer.status, 401 | 403) => {

@@ -127,7 +127,7 @@ impl DynamoStore {
     }
 
     fn damaged(&self) -> Error {
-        let message = format!("table `{}` has an item that is none of leasehold's; remove it by hand", self.table);
+        let message = format!("table `{}` has an item that is not leasehold's; remove it by hand", self.table);
         Error::new(Kind::Corrupt, message)
     }
 

@@ -3,7 +3,7 @@
 //! Promise: contradictions are refused, and TLS is never dropped silently. Non-promise: it makes no connection.
 
 use crate::http;
-use crate::open::concealed;
+use crate::open::redacted_text;
 use crate::url::{Address, Host, Secret};
 use leasehold_core::{Error, Kind, Result, printable};
 use reqwest::{Certificate, Client, Identity, redirect};
@@ -49,7 +49,7 @@ pub(super) struct Config {
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(OPTIONS)?;
     if !address.path.is_empty() {
-        return Err(address.invalid("no path can stand here; another room is `?namespace=NAME`"));
+        return Err(address.invalid("a path is not allowed here; a namespace is `?namespace=NAME`"));
     }
     // Without hosts, the environment decides about TLS.
     if address.hosts.is_empty() { Ok(()) } else { refuse_files_without_tls(address, address.scheme == TLS) }
@@ -124,7 +124,7 @@ fn endpoints(address: &Address, variable: Variable<'_>) -> Result<Vec<Endpoint>>
     let listed = variable("ETCDCTL_ENDPOINTS").unwrap_or_default();
     let mut found = Vec::new();
     for text in listed.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let refuse = |what: &str| Error::invalid("ETCDCTL_ENDPOINTS", concealed(text), what);
+        let refuse = |what: &str| Error::invalid("ETCDCTL_ENDPOINTS", redacted_text(text), what);
         let (is_tls, rest) = match text.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", _)) if is_tls => return Err(refuse("it is without TLS, which `etcds://` asks for")),
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         for (text, variables, says) in [
-            ("etcd://h/path", &[] as &[(&str, &str)], "no path can stand here"),
+            ("etcd://h/path", &[] as &[(&str, &str)], "a path is not allowed here"),
             ("etcd://?cacert=/ca", &[], "begin the url with `etcds://`"),
             ("etcd://h?cacert=/ca", &[], "begin the url with `etcds://`"),
             ("etcds://h?ca=/ca", &[], "`ca` is not known; known are `cacert`, `cert`, `key`"),

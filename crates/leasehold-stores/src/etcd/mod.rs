@@ -40,7 +40,7 @@ use std::time::Duration;
 use wire::{Pair, Ranged, Swapped, base64};
 
 /// The largest page: etcd's limit is a signed 64-bit number.
-const MOST_KEYS: usize = i64::MAX as usize;
+const MAX_KEYS: usize = i64::MAX as usize;
 
 /// The resolution of the `Date` header.
 const GRAIN: Duration = Duration::from_secs(1);
@@ -193,7 +193,7 @@ impl Store for EtcdStore {
         let body = json!({
             "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
             // The answer says whether there is more, so the limit is enough. 0 would mean all.
-            "limit": range.limit.clamp(1, MOST_KEYS).to_string(),
+            "limit": range.limit.clamp(1, MAX_KEYS).to_string(),
         });
         let (found, now) = self.range(&body).await?;
         let more = found.more || found.kvs.len() > range.limit;

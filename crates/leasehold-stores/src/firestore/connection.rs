@@ -101,7 +101,7 @@ impl Service {
             return Err(self.refused(&answer, phase));
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
-            let message = format!("{self} gave an answer that is none of Firestore's; check the endpoint");
+            let message = format!("{self} gave an answer that is not Firestore's; check the endpoint");
             Failure::Error(Error::new(phase.unanswered(), message).with_source(e))
         })
     }
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_documented_error_is_told_apart() {
+    fn every_documented_error_is_distinguished() {
         let client = crate::http::builder().build().unwrap();
         let service = Service::new(client, Tokens::Emulator, "http://x".into(), "p", "(default)");
         let refused = |status: u16, code: &str, said: &str, phase: Phase| {

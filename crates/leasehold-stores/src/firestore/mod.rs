@@ -132,7 +132,7 @@ impl FirestoreStore {
         let question = json!({ "writes": [write] });
         match self.service.call(":commit", &question, Phase::Writing).await {
             Ok(answer) => {
-                let now = time(&answer["commitTime"]).ok_or_else(|| self.garbled(Phase::Writing))?;
+                let now = time(&answer["commitTime"]).ok_or_else(|| self.malformed(Phase::Writing))?;
                 // A deleted document has no update time.
                 let revision = answer["writeResults"][0]["updateTime"].as_str().unwrap_or_default();
                 Ok(Swap::Done { revision: Revision(revision.to_owned()), now })
@@ -145,19 +145,19 @@ impl FirestoreStore {
     async fn ask(&self, call: &str, question: &Value) -> Result<Vec<Value>> {
         match self.service.call(call, question, Phase::Reading).await {
             Ok(Value::Array(answers)) => Ok(answers),
-            Ok(_) => Err(self.garbled(Phase::Reading)),
+            Ok(_) => Err(self.malformed(Phase::Reading)),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    fn garbled(&self, phase: Phase) -> Error {
-        let message = format!("{} gave an answer that is none of Firestore's; check the endpoint", self.service);
+    fn malformed(&self, phase: Phase) -> Error {
+        let message = format!("{} gave an answer that is not Firestore's; check the endpoint", self.service);
         Error::new(phase.unanswered(), message)
     }
 
     fn value(&self, document: &Value) -> Result<Versioned> {
         let damaged = || {
-            let message = format!("{} has a document that is none of leasehold's; remove it by hand", self.parent);
+            let message = format!("{} has a document that is not leasehold's; remove it by hand", self.parent);
             Error::new(Kind::Corrupt, message)
         };
         let revision = document["updateTime"].as_str().ok_or_else(damaged)?;
@@ -192,8 +192,8 @@ impl Store for FirestoreStore {
     async fn read(&self, key: &Key) -> Result<Reading> {
         let answers = self.ask(":batchGet", &json!({ "documents": [self.document(key)] })).await?;
         let found = answers.iter().find(|answer| answer.get("found").is_some() || answer.get("missing").is_some());
-        let found = found.ok_or_else(|| self.garbled(Phase::Reading))?;
-        let now = time(&found["readTime"]).ok_or_else(|| self.garbled(Phase::Reading))?;
+        let found = found.ok_or_else(|| self.malformed(Phase::Reading))?;
+        let now = time(&found["readTime"]).ok_or_else(|| self.malformed(Phase::Reading))?;
         let value = found.get("found").map(|document| self.value(document)).transpose()?;
         Ok(Reading { value, now })
     }
@@ -242,7 +242,7 @@ impl Store for FirestoreStore {
             let answers = self.ask(&format!("{parent}:runQuery"), &json!({ "structuredQuery": query })).await?;
             let stamp = answers.iter().find_map(|answer| time(&answer["readTime"]));
             // The earliest time of the pages: later changes may or may not be seen.
-            let now = *told.get_or_insert(stamp.ok_or_else(|| self.garbled(Phase::Reading))?);
+            let now = *told.get_or_insert(stamp.ok_or_else(|| self.malformed(Phase::Reading))?);
             let documents: Vec<&Value> = answers.iter().filter_map(|answer| answer.get("document")).collect();
             for document in &documents {
                 let name = document["fields"]["name"]["stringValue"].as_str().unwrap_or_default();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emulator_variable_that_users_know_is_heeded() {
+    fn the_emulator_variable_that_users_know_is_respected() {
         let env = Env::from([("FIRESTORE_EMULATOR_HOST".to_owned(), "localhost:8080".to_owned())]);
         let store = FirestoreStore::new(&address("firestore://p/x"), &Namespace::default(), env).unwrap();
         assert!(store.service.is_emulator());

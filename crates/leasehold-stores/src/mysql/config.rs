@@ -50,17 +50,17 @@ impl SslMode {
 
 /// The environment and the option file of this process.
 #[derive(Debug, Default)]
-pub(super) struct Surroundings {
+pub(super) struct Environment {
     variables: HashMap<&'static str, String>,
     option_file: Option<PathBuf>,
 }
 
-impl Surroundings {
+impl Environment {
     pub(super) fn of_this_process() -> Self {
         let names = ["MYSQL_HOST", "MYSQL_TCP_PORT", "MYSQL_PWD", "USER"];
         let set = names.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-        Surroundings { variables: set.collect(), option_file: home.map(|home| Path::new(&home).join(".my.cnf")) }
+        Environment { variables: set.collect(), option_file: home.map(|home| Path::new(&home).join(".my.cnf")) }
     }
 
     fn variable(&self, name: &str) -> Option<String> {
@@ -114,7 +114,7 @@ pub(super) fn check(address: &Address) -> Result<()> {
 
 impl Config {
     /// Combines the address with the environment and the option file.
-    pub(super) fn gather(address: &Address, around: &Surroundings) -> Result<Self> {
+    pub(super) fn gather(address: &Address, around: &Environment) -> Result<Self> {
         check(address)?;
         let file = around.option_file.as_deref().map(client_section).transpose()?.unwrap_or_default();
         let option = |name: &str| address.option(name).map(ToOwned::to_owned);
@@ -274,9 +274,9 @@ mod tests {
         Address::parse(scheme, rest).unwrap()
     }
 
-    fn around(variables: &[(&'static str, &str)], file: Option<PathBuf>) -> Surroundings {
+    fn around(variables: &[(&'static str, &str)], file: Option<PathBuf>) -> Environment {
         let variables = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Surroundings { variables, option_file: file }
+        Environment { variables, option_file: file }
     }
 
     #[test]

@@ -93,14 +93,14 @@ pub fn check(address: &Address) -> Result<()> {
 
 /// Reads the option file and the environment. The first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<MysqlStore> {
-    let config = Config::gather(address, &config::Surroundings::of_this_process())?;
+    let config = Config::gather(address, &config::Environment::of_this_process())?;
     Ok(MysqlStore { connections: Connections::new(config), namespace: namespace.clone() })
 }
 
 /// A connection to the database at this address, for uses other than a store.
 /// Settings and TLS are found in the same way.
 pub async fn connect(address: &Address) -> Result<mysql_async::Conn> {
-    let config = Config::gather(address, &config::Surroundings::of_this_process())?;
+    let config = Config::gather(address, &config::Environment::of_this_process())?;
     Connections::new(config).single().await
 }
 
@@ -112,7 +112,7 @@ impl MysqlStore {
     /// Runs one insert or update.
     async fn execute(&self, sql: &'static str, values: Vec<Value>) -> Result<Written> {
         let answer = self.connections.exchange(Phase::Writing, sql, values).await?;
-        self.written(answer, |answer| answer.inserted.map(Timestamp::from_millis).ok_or_else(|| self.timeless()))
+        self.written(answer, |answer| answer.inserted.map(Timestamp::from_millis).ok_or_else(|| self.missing_time()))
     }
 
     fn written(&self, mut answer: Answer, now: impl Fn(&Answer) -> Result<Timestamp>) -> Result<Written> {
@@ -127,7 +127,7 @@ impl MysqlStore {
                 };
             }
             Some(stop) => {
-                let message = format!("{} answered a write by half", self.place());
+                let message = format!("{} answered only half of a write", self.place());
                 return Err(Error::new(Kind::Indeterminate, message).with_source(stop.into_error(self.place())));
             }
         }
@@ -135,7 +135,8 @@ impl MysqlStore {
             return Ok(Written::Not);
         }
         now(&answer).map(Written::At).map_err(|e| {
-            Error::new(Kind::Indeterminate, format!("{} did not tell the time of a write", self.place())).with_source(e)
+            Error::new(Kind::Indeterminate, format!("{} did not report the time of a write", self.place()))
+                .with_source(e)
         })
     }
 
@@ -169,18 +170,18 @@ impl MysqlStore {
 
     fn now(&self, set: Option<&Vec<Row>>) -> Result<Timestamp> {
         let ms: Option<u64> = set.and_then(|rows| rows.first()).and_then(|row| row.get_opt(0)?.ok());
-        ms.map(Timestamp::from_millis).ok_or_else(|| self.timeless())
+        ms.map(Timestamp::from_millis).ok_or_else(|| self.missing_time())
     }
 
-    fn timeless(&self) -> Error {
-        self.strange("a time that is none")
+    fn missing_time(&self) -> Error {
+        self.unexpected_answer("no time")
     }
 
     fn versioned(&self, row: &mut Row) -> Result<Versioned> {
         let revision: Option<u64> = row.get_opt(2).and_then(std::result::Result::ok);
         let bytes = row.take_opt::<Vec<u8>, _>(3).and_then(std::result::Result::ok);
         let (Some(revision), Some(bytes)) = (revision, bytes) else {
-            return Err(self.strange("a record of no form"));
+            return Err(self.unexpected_answer("a malformed record"));
         };
         Ok(Versioned { bytes, revision: Revision(revision.to_string()) })
     }
@@ -228,7 +229,7 @@ impl MysqlStore {
         })
     }
 
-    fn strange(&self, what: &str) -> Error {
+    fn unexpected_answer(&self, what: &str) -> Error {
         Error::new(Kind::Corrupt, format!("{} gave {what}; is leasehold_record another program's table?", self.place()))
     }
 }
@@ -286,7 +287,7 @@ impl Store for MysqlStore {
         for mut row in rows {
             let name: Option<String> = row.get_opt(1).and_then(std::result::Result::ok);
             let name = LeaseName::new(name.unwrap_or_default())
-                .map_err(|e| self.strange("a record of no lease").with_source(e))?;
+                .map_err(|e| self.unexpected_answer("a record with an invalid name").with_source(e))?;
             entries.push((name, self.versioned(&mut row)?));
         }
         Ok(Page::of(entries, limit, now))

@@ -27,7 +27,7 @@ pub(super) async fn look(connections: &Connections) -> Result<Survey> {
     let [version, variables, status, dumps, process, engine] = &answer.sets[..] else {
         return Err(Error::new(Kind::Unavailable, format!("{place} told only part of its settings")));
     };
-    let seen = Seen {
+    let seen = ServerState {
         version: text(version.first(), 0).unwrap_or_default(),
         settings: variables.iter().chain(status).filter_map(pair).collect(),
         dump_threads: number(dumps),
@@ -39,7 +39,7 @@ pub(super) async fn look(connections: &Connections) -> Result<Survey> {
 
 /// The server's settings and state.
 #[derive(Debug, Default)]
-struct Seen {
+struct ServerState {
     version: String,
     /// Names in lower case, values in upper case.
     settings: HashMap<String, String>,
@@ -49,7 +49,7 @@ struct Seen {
     engine: Option<String>,
 }
 
-impl Seen {
+impl ServerState {
     fn get(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
@@ -69,7 +69,7 @@ impl Seen {
     }
 }
 
-fn judge(seen: &Seen) -> Survey {
+fn judge(seen: &ServerState) -> Survey {
     let survey = Survey::plain(Class::A).fine("version", seen.version.clone());
     let survey = disk(survey, seen);
     let survey = replication(survey, seen);
@@ -78,15 +78,15 @@ fn judge(seen: &Seen) -> Survey {
 }
 
 /// What survives a crash of the server itself.
-fn disk(mut survey: Survey, seen: &Seen) -> Survey {
-    let flush = seen.get("innodb_flush_log_at_trx_commit").unwrap_or("not told");
+fn disk(mut survey: Survey, seen: &ServerState) -> Survey {
+    let flush = seen.get("innodb_flush_log_at_trx_commit").unwrap_or("not reported");
     survey = if flush == "1" || (flush == "3" && seen.version.contains("MariaDB")) {
         survey.fine("innodb_flush_log_at_trx_commit", flush)
     } else {
         let advice = "set it to 1: otherwise a crash forgets swaps that were answered";
         worse(survey).advise("innodb_flush_log_at_trx_commit", flush, advice)
     };
-    let doublewrite = seen.get("innodb_doublewrite").unwrap_or("not told");
+    let doublewrite = seen.get("innodb_doublewrite").unwrap_or("not reported");
     survey = if matches!(doublewrite, "ON" | "1" | "DETECT_AND_RECOVER") {
         survey.fine("innodb_doublewrite", doublewrite)
     } else {
@@ -105,12 +105,12 @@ fn disk(mut survey: Survey, seen: &Seen) -> Survey {
 }
 
 /// What survives a failover to a replica.
-fn replication(survey: Survey, seen: &Seen) -> Survey {
+fn replication(survey: Survey, seen: &ServerState) -> Survey {
     if !seen.is_on("log_bin") {
-        return survey.fine("log_bin", seen.get("log_bin").unwrap_or("not told"));
+        return survey.fine("log_bin", seen.get("log_bin").unwrap_or("not reported"));
     }
     let survey = survey.fine("log_bin", "ON");
-    let sync = seen.get("sync_binlog").unwrap_or("not told");
+    let sync = seen.get("sync_binlog").unwrap_or("not reported");
     let survey = if sync == "1" {
         survey.fine("sync_binlog", sync)
     } else {
@@ -141,7 +141,7 @@ fn replication(survey: Survey, seen: &Seen) -> Survey {
 }
 
 /// Several servers that all accept writes.
-fn clusters(mut survey: Survey, seen: &Seen) -> Survey {
+fn clusters(mut survey: Survey, seen: &ServerState) -> Survey {
     if seen.is_on("wsrep_on") {
         let wait = seen.get("wsrep_sync_wait").unwrap_or("0").to_owned();
         survey = worse(survey).advise(
@@ -161,7 +161,7 @@ fn clusters(mut survey: Survey, seen: &Seen) -> Survey {
 }
 
 /// Whether reads and writes on this server can be trusted.
-fn reading(mut survey: Survey, seen: &Seen) -> Survey {
+fn reading(mut survey: Survey, seen: &ServerState) -> Survey {
     let isolation = seen.get("transaction_isolation").or_else(|| seen.get("tx_isolation"));
     if isolation == Some("READ-UNCOMMITTED") {
         let advice = "set it to REPEATABLE-READ; leasehold does so on its own connections, but a proxy may undo that";
@@ -197,10 +197,10 @@ fn number(rows: &[Row]) -> u64 {
 mod tests {
     use super::*;
 
-    fn seen(settings: &[(&str, &str)]) -> Seen {
+    fn seen(settings: &[(&str, &str)]) -> ServerState {
         let sound = [("innodb_flush_log_at_trx_commit", "1"), ("innodb_doublewrite", "ON"), ("log_bin", "OFF")];
         let settings = sound.iter().chain(settings).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Seen { version: "8.0.36".into(), settings: settings.collect(), ..Seen::default() }
+        ServerState { version: "8.0.36".into(), settings: settings.collect(), ..ServerState::default() }
     }
 
     fn advised(survey: &Survey) -> Vec<&str> {
@@ -229,16 +229,16 @@ mod tests {
             let survey = judge(&seen(settings));
             assert_eq!((survey.class, advised(&survey)), (Class::B, vec![named]), "{settings:?}");
         }
-        let survey = judge(&Seen { engine: Some("MYISAM".into()), ..seen(&[]) });
+        let survey = judge(&ServerState { engine: Some("MYISAM".into()), ..seen(&[]) });
         assert_eq!((survey.class, advised(&survey)), (Class::B, vec!["engine of leasehold_record"]));
     }
 
     #[test]
     fn replicas_count_as_absent_only_where_they_could_be_seen() {
         let log = [("log_bin", "ON"), ("sync_binlog", "1")];
-        let survey = judge(&Seen { may_see_threads: true, ..seen(&log) });
+        let survey = judge(&ServerState { may_see_threads: true, ..seen(&log) });
         assert_eq!((survey.class, advised(&survey)), (Class::A, vec![]));
-        let survey = judge(&Seen { may_see_threads: true, dump_threads: 1, ..seen(&log) });
+        let survey = judge(&ServerState { may_see_threads: true, dump_threads: 1, ..seen(&log) });
         assert_eq!((survey.class, advised(&survey)), (Class::B, vec!["replicas"]));
     }
 }

@@ -16,7 +16,7 @@ const OPTIONS: [&str; 7] = ["ca", "cert", "creds", "inbox", "key", "nkey", "repl
 /// The options that name files. A URL is passed to processes in other folders, so their paths are absolute.
 const FILES: [&str; 5] = ["ca", "cert", "creds", "key", "nkey"];
 /// The host if neither the URL nor `NATS_URL` names one.
-const HERE: &str = "localhost";
+const DEFAULT_HOST: &str = "localhost";
 /// The interval of pings. A dead idle connection is detected after a few of these.
 const PING: Duration = Duration::from_secs(20);
 
@@ -104,7 +104,7 @@ impl Config {
             }
         }
         if hosts.is_empty() {
-            hosts.push(Host { name: HERE.into(), port: None });
+            hosts.push(Host { name: DEFAULT_HOST.into(), port: None });
         }
         let scheme = if address_tls { "tls" } else { "nats" };
         let places: Vec<String> = hosts.iter().map(|host| host.authority(PORT)).collect();

@@ -25,7 +25,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
 /// An address where nobody can listen.
-const NOWHERE: &str = "nats://127.0.0.1:0";
+const UNREACHABLE_ADDRESS: &str = "nats://127.0.0.1:0";
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Connection {
                 std::future::ready(())
             });
         let client = options.connect(config.servers.as_slice()).await.map_err(|error| unreachable(config, error))?;
-        client.set_server_pool(NOWHERE).await.map_err(|error| {
+        client.set_server_pool(UNREACHABLE_ADDRESS).await.map_err(|error| {
             let message = format!("the connection to {} broke at once", config.place);
             Error::new(Kind::Unavailable, message).with_source(error)
         })?;

@@ -50,16 +50,16 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use wire::{Ack, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purged, Stored, WhoAmI};
+use wire::{Ack, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purged, ServerTime, Stored};
 
 /// How many records are requested at once.
-const ABREAST: usize = 64;
+const CONCURRENT_READS: usize = 64;
 /// How often a write that had no listener is sent, and the pause in between: a stream that was just created, or whose
 /// leader just died, has no listener for a moment.
-const OFFERS: usize = 20;
-const BETWEEN_OFFERS: Duration = Duration::from_millis(50);
+const WRITE_ATTEMPTS: usize = 20;
+const WRITE_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How often a first write may find that another writer has replaced the marker in its place.
-const OVER_MARKERS: usize = 4;
+const MARKER_RETRIES: usize = 4;
 /// The most answers that one listing reads.
 const MAX_ANSWERS: usize = 1_000;
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
@@ -92,7 +92,7 @@ pub fn check(address: &Address) -> Result<()> {
 }
 
 /// The result of a write.
-enum Offered {
+enum Published {
     Stored(u64, Timestamp),
     Mismatch,
     /// There is no bucket.
@@ -169,7 +169,7 @@ impl NatsStore {
             }
             Err(failure) => return Err(failure),
         };
-        let told = serde_json::from_slice::<WhoAmI>(&message.payload).ok().and_then(|who| who.now());
+        let told = serde_json::from_slice::<ServerTime>(&message.payload).ok().and_then(|who| who.now());
         told.ok_or_else(|| Failure::Garbled("no time in the answer".into()))
     }
 
@@ -193,14 +193,14 @@ impl NatsStore {
     }
 
     /// Publishes, expecting this number of the subject's last message, and requests the time together with it.
-    async fn offer(
+    async fn publish_once(
         &self,
         connection: &Connection,
         subject: &str,
         expected: u64,
         next: NextValue<'_>,
-    ) -> Result<Offered, Failure> {
-        for _ in 0..OFFERS {
+    ) -> Result<Published, Failure> {
+        for _ in 0..WRITE_ATTEMPTS {
             let mut headers = HeaderMap::new();
             headers.insert(EXPECTED, expected.to_string());
             if let NextValue::Erase = next {
@@ -211,19 +211,19 @@ impl NatsStore {
             match told.and_then(|message| connection::read::<Ack>(&message)) {
                 Ok(ack) => {
                     if let Ok(Some(now)) = now {
-                        return Ok(Offered::Stored(ack.seq, now));
+                        return Ok(Published::Stored(ack.seq, now));
                     }
                     // The write was stored, but without a time its outcome can only be reported as unknown.
                     let now = self.now(connection).await.ok().flatten().ok_or(Failure::Broken)?;
-                    return Ok(Offered::Stored(ack.seq, now));
+                    return Ok(Published::Stored(ack.seq, now));
                 }
                 Err(Failure::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
-                    return Ok(Offered::Mismatch);
+                    return Ok(Published::Mismatch);
                 }
                 // Nobody received it, so it may be sent again.
                 Err(failure @ (Failure::Nobody | Failure::Off)) => match self.info(connection, Vec::new()).await {
-                    Ok(None) => return Ok(Offered::NoBucket),
-                    Ok(Some(_)) => tokio::time::sleep(BETWEEN_OFFERS).await,
+                    Ok(None) => return Ok(Published::NoBucket),
+                    Ok(Some(_)) => tokio::time::sleep(WRITE_RETRY_PAUSE).await,
                     Err(_) => return Err(failure),
                 },
                 Err(failure) => return Err(failure),
@@ -269,25 +269,25 @@ impl NatsStore {
     }
 
     /// Writes if the record's last message is the expected one; zero stands for no record.
-    async fn publish(&self, key: &Key, expected: u64, next: NextValue<'_>) -> Result<Offered> {
+    async fn publish(&self, key: &Key, expected: u64, next: NextValue<'_>) -> Result<Published> {
         let connection = self.connections.connection().await?;
         if !connection.is_bucket_fit.load(Ordering::Relaxed) {
             if expected > 0
                 && self.info(&connection, Vec::new()).await.map_err(|e| self.told(e, Phase::Reading))?.is_none()
             {
-                return Ok(Offered::Mismatch);
+                return Ok(Published::Mismatch);
             }
             self.prepare(&connection).await?;
         }
         let subject = self.names.subject(key);
         let mut last = expected;
-        for _ in 0..OVER_MARKERS {
+        for _ in 0..MARKER_RETRIES {
             let told = |failure| self.told(failure, Phase::Writing);
-            match self.offer(&connection, &subject, last, next).await.map_err(told)? {
-                Offered::NoBucket if expected > 0 => return Ok(Offered::Mismatch),
+            match self.publish_once(&connection, &subject, last, next).await.map_err(told)? {
+                Published::NoBucket if expected > 0 => return Ok(Published::Mismatch),
                 // The bucket existed a moment ago.
-                Offered::NoBucket => self.prepare(&connection).await?,
-                Offered::Mismatch if expected == 0 => {
+                Published::NoBucket => self.prepare(&connection).await?,
+                Published::Mismatch if expected == 0 => {
                     // Certainly not written, so it may be sent again in place of a marker.
                     match self
                         .last(&connection, &subject)
@@ -296,13 +296,13 @@ impl NatsStore {
                     {
                         Some(stored) if stored.is_erasure() => last = stored.seq,
                         None => last = 0,
-                        Some(_) => return Ok(Offered::Mismatch),
+                        Some(_) => return Ok(Published::Mismatch),
                     }
                 }
                 done => return Ok(done),
             }
         }
-        Ok(Offered::Mismatch)
+        Ok(Published::Mismatch)
     }
 
     /// Every name of a shelf, with its subject, and the time.
@@ -340,7 +340,7 @@ impl NatsStore {
         let mut wanted = all.skip(skip).peekable();
         let mut entries = Vec::new();
         while entries.len() < limit && wanted.peek().is_some() {
-            let some: Vec<_> = wanted.by_ref().take((limit - entries.len()).min(ABREAST)).collect();
+            let some: Vec<_> = wanted.by_ref().take((limit - entries.len()).min(CONCURRENT_READS)).collect();
             let connection = &connection;
             let found = some.into_iter().map(|(name, subject)| async move {
                 Ok(value(self.last(connection, &subject).await?)?.map(|value| (name, value)))
@@ -436,7 +436,7 @@ impl Store for NatsStore {
             Some(None) => return Ok(Swap::Mismatch),
             Some(Some(seq)) => seq.get(),
         };
-        let Offered::Stored(seq, now) = self.publish(change.key, last, change.next).await? else {
+        let Published::Stored(seq, now) = self.publish(change.key, last, change.next).await? else {
             return Ok(Swap::Mismatch);
         };
         if let NextValue::Put(_) = change.next {

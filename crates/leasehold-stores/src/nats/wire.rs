@@ -174,16 +174,16 @@ pub(super) struct Purged {
 /// Our user, according to the server that we are connected to. This is the only
 /// answer with a time that needs no stream.
 #[derive(Debug, Deserialize)]
-pub(super) struct WhoAmI {
-    server: Teller,
+pub(super) struct ServerTime {
+    server: ServerInfo,
 }
 
 #[derive(Debug, Deserialize)]
-struct Teller {
+struct ServerInfo {
     time: String,
 }
 
-impl WhoAmI {
+impl ServerTime {
     pub(super) fn now(&self) -> Option<Timestamp> {
         millis_of(&self.server.time).map(Timestamp::from_millis)
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_erased_record_is_told_from_an_empty_one() {
+    fn an_erased_record_is_distinguished_from_an_empty_one() {
         let stored = |headers: &str| Stored { seq: 1, hdrs: STANDARD.encode(headers), data: String::new() };
         assert!(stored("NATS/1.0\r\nKV-Operation: DEL\r\n\r\n").is_erasure());
         assert!(!stored("NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n").is_erasure());

@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(4);
 
 /// What was seen of one request.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Seen {
+pub(super) struct Exchange {
     /// Whether it was sent. Before that, credentials are fetched.
     sent: bool,
     /// Whether no connection could be made, so that it certainly was not sent.
@@ -40,7 +40,7 @@ pub(super) struct Seen {
 
 /// Returns to the caller what the connector saw of a request.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Watcher(Arc<Mutex<Seen>>);
+pub(super) struct Watcher(Arc<Mutex<Exchange>>);
 
 impl Watcher {
     /// To be put into the options of a call.
@@ -50,11 +50,11 @@ impl Watcher {
         extensions
     }
 
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> Exchange {
         self.0.lock().clone()
     }
 
-    fn note(&self, note: impl FnOnce(&mut Seen)) {
+    fn note(&self, note: impl FnOnce(&mut Exchange)) {
         note(&mut self.0.lock());
     }
 }
@@ -127,7 +127,7 @@ impl HttpService for Watched {
             }
             return Ok(response);
         };
-        watcher.note(|seen| *seen = Seen { sent: true, ..Seen::default() });
+        watcher.note(|seen| *seen = Exchange { sent: true, ..Exchange::default() });
         let response = self.client.execute(request).await.inspect_err(|e| watcher.note(|seen| seen.fail(e)))?;
         let (parts, body) = response.into_parts();
         let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
@@ -150,7 +150,7 @@ impl HttpService for Watched {
     }
 }
 
-impl Seen {
+impl Exchange {
     fn fail(&mut self, error: &HttpError) {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
         while let Some(at) = cause {
@@ -182,16 +182,16 @@ impl Seen {
     }
 }
 
-/// Waits for a call of the driver, within a limit. None if it took too long; [`Seen`] says how far it got.
+/// Waits for a call of the driver, within a limit. None if it took too long; [`Exchange`] says how far it got.
 pub(super) async fn in_time<T>(call: impl Future<Output = object_store::Result<T>>) -> Option<object_store::Result<T>> {
     tokio::time::timeout(CALL, call).await.ok()
 }
 
 /// The error for a failed call. The driver's own error is used only if nothing
-/// was sent. Otherwise [`Seen`] says more, in one line and without addresses.
+/// was sent. Otherwise [`Exchange`] says more, in one line and without addresses.
 pub(super) fn failure(
     driver: Option<object_store::Error>,
-    seen: &Seen,
+    seen: &Exchange,
     phase: Phase,
     place: &str,
     advice: &Advice,
@@ -251,12 +251,16 @@ mod tests {
 
     #[test]
     fn a_failure_is_what_was_seen() {
-        let unsent = Seen::default();
-        let unconnected = Seen { sent: true, unconnected: true, why: "refused".into(), ..Seen::default() };
-        let unanswered = Seen { sent: true, why: "reset".into(), ..Seen::default() };
-        let silent = Seen { sent: true, ..Seen::default() };
-        let status =
-            |status, code: &str| Seen { sent: true, status: Some(status), code: code.into(), ..Seen::default() };
+        let unsent = Exchange::default();
+        let unconnected = Exchange { sent: true, unconnected: true, why: "refused".into(), ..Exchange::default() };
+        let unanswered = Exchange { sent: true, why: "reset".into(), ..Exchange::default() };
+        let silent = Exchange { sent: true, ..Exchange::default() };
+        let status = |status, code: &str| Exchange {
+            sent: true,
+            status: Some(status),
+            code: code.into(),
+            ..Exchange::default()
+        };
         for (seen, reading, writing) in [
             (unsent, Kind::Unavailable, Kind::Unavailable),
             (unconnected, Kind::Unavailable, Kind::Unavailable),

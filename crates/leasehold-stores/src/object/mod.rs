@@ -17,7 +17,7 @@ mod files;
 mod layout;
 mod proof;
 #[cfg(test)]
-mod rotation;
+mod rotation_tests;
 
 pub use files::Files;
 
@@ -26,7 +26,7 @@ use crate::phase::Phase;
 use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::{Bucket, Service};
-use connection::{Seen, Watcher, failure, in_time};
+use connection::{Exchange, Watcher, failure, in_time};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use layout::Content;
 use leasehold_core::store::{
@@ -130,7 +130,7 @@ impl BucketNamespace {
         self.shelf(key.shelf).join(layout::encode(&key.name))
     }
 
-    fn failed(&self, driver: Option<object_store::Error>, seen: &Seen, phase: Phase) -> Error {
+    fn failed(&self, driver: Option<object_store::Error>, seen: &Exchange, phase: Phase) -> Error {
         failure(driver, seen, phase, &self.bucket.place, &self.bucket.advice)
     }
 
@@ -140,7 +140,7 @@ impl BucketNamespace {
     }
 
     /// Whether the credentials were refused and have changed. Then the request may be sent once more.
-    async fn is_replaced(&self, issue: Option<Issue>, seen: &Seen) -> bool {
+    async fn is_replaced(&self, issue: Option<Issue>, seen: &Exchange) -> bool {
         match (&self.bucket.credentials, issue) {
             (Some(credentials), Some(issue)) if seen.is_refused() => credentials.replaced(issue).await,
             _ => false,
@@ -359,7 +359,7 @@ struct Names {
 
 /// Whether the service said that there is no such object. Any other 404 comes
 /// from a server that is not an object store.
-fn is_absent(seen: &Seen) -> bool {
+fn is_absent(seen: &Exchange) -> bool {
     seen.status == Some(404) && matches!(seen.code.as_str(), "NoSuchKey" | "BlobNotFound")
 }
 

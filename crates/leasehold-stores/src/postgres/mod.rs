@@ -94,7 +94,7 @@ impl PostgresStore {
     /// The server's time, where there is no table.
     async fn now(&self) -> Result<Timestamp> {
         let rows = self.connections.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
-        rows.first().map_or_else(|| Err(strange("it told no time")), |row| timestamp(row, 0))
+        rows.first().map_or_else(|| Err(unexpected_answer("it reported no time")), |row| timestamp(row, 0))
     }
 
     /// Runs one writing statement, and repeats it while the server certainly rolled it back. If the table is missing,
@@ -115,7 +115,7 @@ impl PostgresStore {
                 Err(failure) => return Err(failure.into_error()),
             }
         }
-        Err(last.unwrap_or_else(|| strange("its table is there and is not")))
+        Err(last.unwrap_or_else(|| unexpected_answer("its table appears and disappears")))
     }
 
     /// Notifies this handle's own watchers of a swap that was applied.
@@ -155,21 +155,21 @@ fn unread() -> Error {
     Error::new(Kind::Indeterminate, "the postgres server's answer to a write makes no sense")
 }
 
-fn strange(what: &str) -> Error {
+fn unexpected_answer(what: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the postgres server's answer makes no sense: {what}"))
 }
 
 fn timestamp(row: &Row, at: usize) -> Result<Timestamp> {
-    let time: SystemTime = row.try_get(at).map_err(|_| strange("no time in it"))?;
+    let time: SystemTime = row.try_get(at).map_err(|_| unexpected_answer("no time in it"))?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Ok(Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(0)))
 }
 
 /// The value in a row's columns from `at` on; none if they are null.
 fn versioned(row: &Row, at: usize) -> Result<Option<Versioned>> {
-    let revision: Option<i64> = row.try_get(at).map_err(|_| strange("no revision in it"))?;
+    let revision: Option<i64> = row.try_get(at).map_err(|_| unexpected_answer("no revision in it"))?;
     let Some(revision) = revision else { return Ok(None) };
-    let bytes: Vec<u8> = row.try_get(at + 1).map_err(|_| strange("no value in it"))?;
+    let bytes: Vec<u8> = row.try_get(at + 1).map_err(|_| unexpected_answer("no value in it"))?;
     Ok(Some(Versioned { bytes, revision: Revision(revision.to_string()) }))
 }
 
@@ -195,7 +195,7 @@ impl Store for PostgresStore {
         let Some(rows) = self.look(&self.statements.read, params).await? else {
             return Ok(Reading { value: None, now: self.now().await? });
         };
-        let row = rows.first().ok_or_else(|| strange("it has no row"))?;
+        let row = rows.first().ok_or_else(|| unexpected_answer("it has no row"))?;
         Ok(Reading { value: versioned(row, 2)?, now: timestamp(row, 0)? })
     }
 
@@ -267,14 +267,14 @@ impl Store for PostgresStore {
         let Some(rows) = self.look(sql, params).await? else {
             return Ok(Page { entries: Vec::new(), more: false, now: self.now().await? });
         };
-        let now = rows.first().map_or_else(|| Err(strange("it has no row")), |row| timestamp(row, 0))?;
+        let now = rows.first().map_or_else(|| Err(unexpected_answer("it has no row")), |row| timestamp(row, 0))?;
         let mut entries = Vec::with_capacity(rows.len());
         for row in &rows {
             let Some(value) = versioned(row, 2)? else { break };
-            let name: &str = row.try_get(4).map_err(|_| strange("no name in it"))?;
+            let name: &str = row.try_get(4).map_err(|_| unexpected_answer("no name in it"))?;
             let name = LeaseName::new(name).map_err(|e| {
                 let place = &self.connections.config.table;
-                Error::new(Kind::Corrupt, format!("table {place} has a record of no lease")).with_source(e)
+                Error::new(Kind::Corrupt, format!("table {place} has a record with an invalid name")).with_source(e)
             })?;
             entries.push((name, value));
         }
@@ -287,9 +287,10 @@ impl Store for PostgresStore {
 
     async fn survey(&self) -> Result<Survey> {
         let rows = self.connections.read(statements::SURVEY, &[]).await.map_err(Failure::into_error)?;
-        let row = rows.first().ok_or_else(|| strange("it has no row"))?;
-        let survey =
-            survey::judge(&survey::ServerSettings::from_row(row).ok_or_else(|| strange("settings are missing"))?);
+        let row = rows.first().ok_or_else(|| unexpected_answer("it has no row"))?;
+        let survey = survey::judge(
+            &survey::ServerSettings::from_row(row).ok_or_else(|| unexpected_answer("settings are missing"))?,
+        );
         self.proven.store(survey.class == Class::A, Ordering::Relaxed);
         Ok(survey)
     }

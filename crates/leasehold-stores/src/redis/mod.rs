@@ -86,8 +86,10 @@ impl RedisStore {
     /// The server's time.
     fn time(&self, told: Option<&Value>, phase: Phase) -> Result<Timestamp> {
         match told {
-            Some(Value::Int(ms)) => u64::try_from(*ms).map(Timestamp::from_millis).map_err(|_| self.strange(phase)),
-            _ => Err(self.strange(phase)),
+            Some(Value::Int(ms)) => {
+                u64::try_from(*ms).map(Timestamp::from_millis).map_err(|_| self.unexpected_answer(phase))
+            }
+            _ => Err(self.unexpected_answer(phase)),
         }
     }
 
@@ -108,7 +110,7 @@ impl RedisStore {
     }
 
     /// The error for an answer that none of our scripts gives.
-    fn strange(&self, phase: Phase) -> Error {
+    fn unexpected_answer(&self, phase: Phase) -> Error {
         let kind = if phase == Phase::Writing { Kind::Indeterminate } else { Kind::Corrupt };
         Error::new(
             kind,
@@ -126,15 +128,15 @@ impl RedisStore {
             args: &words.each_ref().map(String::as_bytes),
         };
         let Value::Array(fields) = self.connections.call(call, Phase::Reading, Confirm::No).await? else {
-            return Err(self.strange(Phase::Reading));
+            return Err(self.unexpected_answer(Phase::Reading));
         };
         let now = self.time(fields.first(), Phase::Reading)?;
         let more = fields.get(1) == Some(&Value::BulkString(b"1".into()));
         let (mut entries, mut last) = (Vec::new(), None);
         for entry in fields.get(2..).unwrap_or_default().chunks_exact(2) {
-            let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Phase::Reading)) };
+            let Value::BulkString(name) = &entry[0] else { return Err(self.unexpected_answer(Phase::Reading)) };
             let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
-                let what = format!("{} has a record of no lease", self.connections.config.name);
+                let what = format!("{} has a record with an invalid name", self.connections.config.name);
                 Error::new(Kind::Corrupt, what).with_source(e)
             })?;
             // A name without a record is left by a write that the server stopped midway.
@@ -173,12 +175,12 @@ impl Store for RedisStore {
             args: &[key.name.as_str().as_bytes(), again.as_bytes()],
         };
         let Value::Array(fields) = self.connections.call(call, Phase::Reading, Confirm::ByReplicas).await? else {
-            return Err(self.strange(Phase::Reading));
+            return Err(self.unexpected_answer(Phase::Reading));
         };
         let value = match fields.get(1) {
             Some(Value::BulkString(record)) => Some(self.versioned(key, record)?),
             Some(Value::Nil) => None,
-            _ => return Err(self.strange(Phase::Reading)),
+            _ => return Err(self.unexpected_answer(Phase::Reading)),
         };
         Ok(Reading { value, now: self.time(fields.first(), Phase::Reading)? })
     }

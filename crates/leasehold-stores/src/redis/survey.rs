@@ -186,7 +186,8 @@ fn value(mut found: BTreeMap<String, String>, setting: &str) -> Option<String> {
 async fn ask<T: FromRedisValue>(store: &RedisStore, command: Cmd) -> Result<T> {
     let answer = store.connections.call(Call::Command(command), Phase::Reading, Confirm::No).await?;
     ::redis::from_redis_value(answer).map_err(|e| {
-        Error::new(Kind::Unsupported, format!("{} gave a strange answer", store.connections.config.name)).with_source(e)
+        Error::new(Kind::Unsupported, format!("{} gave an unexpected answer", store.connections.config.name))
+            .with_source(e)
     })
 }
 

@@ -19,10 +19,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long to wait for one of several servers at first. Each time that no answer comes, the wait becomes a second
-/// longer, up to [`MOST_PATIENCE`]: then it is the store that is slow.
+/// longer, up to [`MAX_PATIENCE`]: then it is the store that is slow.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest wait: see [`PATIENCE`].
-const MOST_PATIENCE: Duration = Duration::from_secs(6);
+const MAX_PATIENCE: Duration = Duration::from_secs(6);
 
 /// The kinds of problems that a server reports without having looked at the request.
 const OVERLOAD: &[&str] = &["overloaded", "too_many_requests", "ending"];
@@ -146,7 +146,7 @@ impl Connection {
             _ => {
                 let unanswered = &self.unanswered[usize::from(phase == Phase::Writing)];
                 let count = unanswered.load(Ordering::Relaxed);
-                let patience = PATIENCE.saturating_mul(count.saturating_add(1)).min(MOST_PATIENCE);
+                let patience = PATIENCE.saturating_mul(count.saturating_add(1)).min(MAX_PATIENCE);
                 let asked = clock::now();
                 let answer = timeout(patience, exchange).await.unwrap_or_else(|_| {
                     unanswered.fetch_add(1, Ordering::Relaxed);

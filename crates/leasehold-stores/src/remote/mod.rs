@@ -73,7 +73,7 @@ impl RemoteStore {
     /// Passes hints on until the stream ends.
     async fn listen(&self, index: usize, record: &wire::Record, hints: &Sender<()>) -> Result<()> {
         let place = &self.connection.endpoints[index].place;
-        let lost = |e: reqwest::Error| Error::unavailable(format!("{place} is not heard"), e.without_url());
+        let lost = |e: reqwest::Error| Error::unavailable(format!("the watch at {place} broke off"), e.without_url());
         let request = self.connection.request(index, Method::POST, "/records/watch").json(record);
         let mut stream = request.send().await.map_err(lost)?;
         if stream.status() != 200 {

@@ -1,6 +1,6 @@
 //! The process that has a database locked, and keeps all others from writing.
 
-use leasehold_system::locks::{self, Owner, State, Told};
+use leasehold_system::locks::{self, LockHolder, Owner, State};
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -29,10 +29,10 @@ pub fn blocker(path: &Path) -> Option<Blocker> {
 
 /// Asks the kernel which process has this database locked, for when [`blocker`] sees none. Call it only in a separate
 /// process that never opens the database: the caller's own locks would be dropped.
-pub fn ask(path: &Path) -> io::Result<Told> {
+pub fn ask(path: &Path) -> io::Result<LockHolder> {
     let (file, index) = files(path)?;
     match locks::ask(&index, &INDEX_BYTES)? {
-        Told::Nobody => locks::ask(&file, &DATABASE_BYTES),
+        LockHolder::Nobody => locks::ask(&file, &DATABASE_BYTES),
         told => Ok(told),
     }
 }

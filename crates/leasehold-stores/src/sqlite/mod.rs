@@ -40,7 +40,7 @@ use tokio::sync::oneshot;
 const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
 
 /// The most changes that share a commit.
-const MOST_TOGETHER: usize = 64;
+const MAX_TOGETHER: usize = 64;
 
 /// A store in one SQLite file. All handles of a process share one connection: several would only wait for each other.
 #[derive(Clone)]
@@ -75,12 +75,12 @@ impl SqliteStore {
 
     /// Makes a change, together with others that are waiting.
     async fn change(&self, change: Pending) -> Result<Swap> {
-        let broken_off = || Error::new(Kind::Indeterminate, "the sqlite call was broken off");
+        let interrupted = || Error::new(Kind::Indeterminate, "the sqlite call was interrupted");
         let (tell, mut answer) = oneshot::channel();
         self.shared.wait_for(Waiting { change, tell });
         let database = tokio::select! {
             biased;
-            answered = &mut answer => return answered.unwrap_or_else(|_| Err(broken_off())),
+            answered = &mut answer => return answered.unwrap_or_else(|_| Err(interrupted())),
             database = self.shared.database.clone().lock_owned() => database,
         };
         let pending = self.shared.take_pending();
@@ -89,14 +89,14 @@ impl SqliteStore {
             // Changes whose callers were dropped are not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
                 pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
-            let answers: Vec<_> = changes.chunks(MOST_TOGETHER).flat_map(|some| database.make(some)).collect();
+            let answers: Vec<_> = changes.chunks(MAX_TOGETHER).flat_map(|some| database.make(some)).collect();
             // Before the answers: a caller that drops the store after its answer has then closed the file.
             drop(database);
             for (tell, answer) in tell.into_iter().zip(answers) {
                 let _ = tell.send(answer);
             }
         });
-        answer.await.unwrap_or_else(|_| Err(broken_off()))
+        answer.await.unwrap_or_else(|_| Err(interrupted()))
     }
 }
 
@@ -105,7 +105,7 @@ impl SqliteStore {
 async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
         let kind = phase.unanswered();
-        Err(Error::new(kind, "the sqlite call was broken off").with_source(e))
+        Err(Error::new(kind, "the sqlite call was interrupted").with_source(e))
     })
 }
 

@@ -106,7 +106,8 @@ impl Database {
         let mut entries = Vec::with_capacity(rows.len());
         for (name, value) in rows {
             let name = LeaseName::new(name).map_err(|e| {
-                Error::new(Kind::Corrupt, format!("{} has a record of no lease", self.path.display())).with_source(e)
+                Error::new(Kind::Corrupt, format!("{} has a record with an invalid name", self.path.display()))
+                    .with_source(e)
             })?;
             entries.push((name, value));
         }

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_runs_by_itself_is_told_from_what_needs_a_shell() {
+    fn what_the_kernel_runs_by_itself_is_distinguished_from_what_needs_a_shell() {
         let folder = tempfile::tempdir().unwrap();
         let plain = folder.path().join("plain");
         std::fs::write(&plain, "exit 3\n").unwrap();

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_thread_that_has_exited_is_told_from_a_dead_process() {
+    fn a_first_thread_that_has_exited_is_distinguished_from_a_dead_process() {
         let line = |state: &str, threads: u32| {
             format!("7 (a ) b) {state} 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 99 0 0 18446744073709551615")
         };

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_are_told_from_other_files() {
+    fn mount_points_are_distinguished_from_other_files() {
         assert!(is_mount_point(Path::new("/proc")).unwrap());
         assert!(!is_mount_point(Path::new("/proc/self/status")).unwrap());
         let line = b"63 43 254:0 /tmp/a\\040b /mnt/c\\040d\\134e rw,relatime - ext4 /dev/vda rw";

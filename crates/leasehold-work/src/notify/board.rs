@@ -7,10 +7,10 @@
 use super::facts::{Detail, Facts, Place, Subject};
 use super::notice::Notice;
 use super::rule::{Channel, Rule};
-use super::standing::Standing;
+use super::rule_state::RuleState;
 use crate::output::{self, Ring, RunOutput};
 use crate::queue::{Attempts, DedupeKey, ItemId, NewItem, Payload, Queue, State};
-use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Seen};
+use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Snapshot};
 use leasehold_core::document::{Document, Edit};
 use leasehold_core::item::protocol::Order;
 use leasehold_core::{Coordinator, Epoch, Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, Who, Why, codec};
@@ -23,7 +23,7 @@ pub(super) const KIND: &str = "watch";
 const ATTEMPTS: Attempts = Attempts { most: 30, backoff_ms: 5_000 };
 /// The most messages that wait in one record. When it is full, other channels are judged after these are in their
 /// queues. If one channel alone has more, its oldest are dropped.
-const MOST_WAITING: usize = 8;
+const MAX_WAITING: usize = 8;
 
 /// Refuses bytes that are not such a record.
 pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
@@ -33,9 +33,9 @@ pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
 /// What was judged and told about one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Watched {
-    /// One standing for each channel.
+    /// One state for each channel.
     #[serde(default)]
-    standings: BTreeMap<String, Standing>,
+    standings: BTreeMap<String, RuleState>,
     /// Messages that are not yet in their queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<Outgoing>,
@@ -58,17 +58,17 @@ impl Watched {
         for rule in rules.iter().filter(|rule| rule.is_about(subject)) {
             let channel = rule.channel.as_str();
             let before = self.standings.get(channel);
-            let (standing, mut notices) = Standing::judge(before, subject, rule, facts, now);
-            notices.drain(..notices.len().saturating_sub(MOST_WAITING));
-            if next.outbox.len() + notices.len() > MOST_WAITING {
+            let (state, mut notices) = RuleState::judge(before, subject, rule, facts, now);
+            notices.drain(..notices.len().saturating_sub(MAX_WAITING));
+            if next.outbox.len() + notices.len() > MAX_WAITING {
                 continue;
             }
             let is_new = match before {
-                Some(before) => standing.differs(before),
-                None => !standing.is_plain() || rule.needs_baseline(subject),
+                Some(before) => state.differs(before),
+                None => !state.is_plain() || rule.needs_baseline(subject),
             };
             if is_new {
-                next.standings.insert(channel.to_owned(), standing);
+                next.standings.insert(channel.to_owned(), state);
             }
             let waiting = notices.into_iter().map(|notice| Outgoing { channel: channel.to_owned(), notice });
             next.outbox.extend(waiting);
@@ -91,7 +91,7 @@ impl Watched {
     }
 
     fn holds_back(&self) -> bool {
-        self.standings.values().any(Standing::holds_back)
+        self.standings.values().any(RuleState::holds_back)
     }
 
     /// The queue or the spool that the record is about; none if it is about a lease.
@@ -173,7 +173,7 @@ impl Board {
     /// Returns whether messages were put into queues, so that there is room for more.
     async fn judge_once(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<bool> {
         let clock = self.coordinator.clock().clone();
-        let Seen { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
+        let Snapshot { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
         let Some(next) = record.judged(subject, &self.rules, facts, anchor.now) else {
             return self.post(subject, record).await;
         };
@@ -183,18 +183,18 @@ impl Board {
         // Judging twice changes nothing, so a write without an answer is repeated.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
         let before = self.document(subject)?.change(clock.as_ref(), &edit).await?;
-        let Seen { record, anchor, .. } = before;
+        let Snapshot { record, anchor, .. } = before;
         let written = record.judged(subject, &self.rules, &facts, anchor.now).unwrap_or(record);
         self.post(subject, written).await
     }
 
     /// Sends messages about dead letters that were held back for a while, or whose sender died before they were in
     /// their queue. Any queue's: its own worker may be gone.
-    pub(super) async fn tell_held_back(&self, key: &LeaseName, watched: &Watched) -> Result<()> {
+    pub(super) async fn report_held_back(&self, key: &LeaseName, watched: &Watched) -> Result<()> {
         let is_wanted = watched.holds_back() || watched.has_waiting();
         let Some(subject) = watched.subject(key).filter(|_| is_wanted) else { return Ok(()) };
         let nothing_new = Facts::of_queue(Vec::new());
-        let Seen { record, anchor, .. } = self.document(&subject)?.look(self.coordinator.clock().now()).await?;
+        let Snapshot { record, anchor, .. } = self.document(&subject)?.look(self.coordinator.clock().now()).await?;
         let is_due = record.judged(&subject, &self.rules, &nothing_new, anchor.now).is_some();
         if !is_due && !record.has_waiting() {
             return Ok(());
@@ -243,7 +243,7 @@ impl Board {
     fn document(&self, subject: &Subject) -> Result<Document<'_, Watched>> {
         let key = Key::new(Shelf::Watch, &subject.key()?);
         let what = format!("what was told about `{}`", subject.name());
-        Ok(Document::new(self.coordinator.store().as_ref(), key, KIND, what).at_home())
+        Ok(Document::new(self.coordinator.store().as_ref(), key, KIND, what).unless_moved())
     }
 }
 

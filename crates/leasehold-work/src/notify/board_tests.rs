@@ -14,20 +14,20 @@ use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-struct Desk {
+struct Fixture {
     clock: ManualClock,
     coordinator: Coordinator,
     board: Board,
 }
 
-impl Desk {
+impl Fixture {
     fn new(on: &[Cause], remind: Option<Duration>) -> Self {
         let clock = ManualClock::default();
         let store = Arc::new(MemoryStore::with_clock(Arc::new(clock.clone())));
         let coordinator = Coordinator::with_clock(store, Arc::new(clock.clone()));
         let rule = Rule { remind, ..rule(on) };
         let board = Board::new(coordinator.clone(), vec![rule], Place::default());
-        Desk { clock, coordinator, board }
+        Fixture { clock, coordinator, board }
     }
 
     fn queue(&self, name: &str) -> Queue {
@@ -88,17 +88,17 @@ impl Desk {
 
 #[tokio::test]
 async fn a_reminder_of_a_sweep_has_the_last_lines_of_the_failure_though_the_run_after_it_was_not_judged_yet() {
-    let desk = Desk::new(&[Cause::Failed], Some(MINUTE));
+    let fixture = Fixture::new(&[Cause::Failed], Some(MINUTE));
     let lease: LeaseName = "nightly".parse().unwrap();
-    desk.fails(&lease, "disk full\n").await;
-    desk.clock.advance(MINUTE / 2);
-    desk.board.sweep().await.unwrap();
-    assert_eq!(desk.delivered().await[0].body["data"]["tail"], "disk full\n");
-    desk.clock.advance(MINUTE * 2);
+    fixture.fails(&lease, "disk full\n").await;
+    fixture.clock.advance(MINUTE / 2);
+    fixture.board.sweep().await.unwrap();
+    assert_eq!(fixture.delivered().await[0].body["data"]["tail"], "disk full\n");
+    fixture.clock.advance(MINUTE * 2);
     // The machine that runs it is about to report this failure.
-    desk.fails(&lease, "still full\n").await;
-    desk.board.sweep().await.unwrap();
-    let told = desk.delivered().await;
+    fixture.fails(&lease, "still full\n").await;
+    fixture.board.sweep().await.unwrap();
+    let told = fixture.delivered().await;
     let data = &told[0].body["data"];
     assert_eq!((told.len(), data["reminder"].as_u64(), data["exit_code"].as_u64()), (1, Some(1), Some(3)));
     assert_eq!(data["tail"], "disk full\n");
@@ -106,68 +106,68 @@ async fn a_reminder_of_a_sweep_has_the_last_lines_of_the_failure_though_the_run_
 
 #[tokio::test]
 async fn of_the_reminders_that_wait_only_the_newest_is_left_and_what_came_before_them_stays_first() {
-    let desk = Desk::new(&[Cause::Failed], Some(MINUTE));
-    desk.fails(&"nightly".parse().unwrap(), "disk full\n").await;
+    let fixture = Fixture::new(&[Cause::Failed], Some(MINUTE));
+    fixture.fails(&"nightly".parse().unwrap(), "disk full\n").await;
     for _ in 0..5 {
-        desk.clock.advance(MINUTE * 2);
-        desk.board.sweep().await.unwrap();
+        fixture.clock.advance(MINUTE * 2);
+        fixture.board.sweep().await.unwrap();
     }
-    let told = desk.delivered().await;
+    let told = fixture.delivered().await;
     let reminders: Vec<_> = told.iter().map(|notice| notice.body["data"]["reminder"].as_u64()).collect();
     assert_eq!(reminders, [None, Some(4)]);
     // The reminders that were cancelled still name the message before them.
     let before = told[1].after.as_deref().unwrap().parse().unwrap();
-    let seen = desk.channel().inspect(&crate::queue::ItemId::keyed(&before)).await.unwrap();
+    let seen = fixture.channel().inspect(&crate::queue::ItemId::keyed(&before)).await.unwrap();
     assert!(matches!(seen.item.state, State::Cancelled { .. }));
     let withdrawn: Notice = serde_json::from_slice(seen.item.payload.bytes()).unwrap();
     assert!(withdrawn.after.is_some() && withdrawn.is_reminder());
 }
 
 #[tokio::test]
-async fn dead_letters_that_were_held_back_are_told_by_whoever_looks_at_another_queue() {
-    let desk = Desk::new(&[Cause::DeadLetter], None);
+async fn dead_letters_that_were_held_back_are_reported_by_whoever_looks_at_another_queue() {
+    let fixture = Fixture::new(&[Cause::DeadLetter], None);
     let spool = || Subject::Spool(leasehold_core::Lineage::from_u128(7), "spool:/srv/letters".into());
     for subject in [Subject::Queue("mail".parse().unwrap()), spool()] {
         for key in ["a", "b", "c"] {
             let (id, epoch) = (format!("k.{key}").parse().unwrap(), Epoch::new(1).unwrap());
-            let at = desk.coordinator.inspect(&"any".parse().unwrap()).await.unwrap().now;
+            let at = fixture.coordinator.inspect(&"any".parse().unwrap()).await.unwrap().now;
             let letter = DeadLetter { id, epoch, why: None, at, tail: None };
-            desk.board.judge(&subject, &Facts::of_queue(vec![letter])).await.unwrap();
+            fixture.board.judge(&subject, &Facts::of_queue(vec![letter])).await.unwrap();
         }
     }
-    assert_eq!(desk.delivered().await.len(), 2, "the first of each");
-    let (other, queue) = (Subject::Queue("other".parse().unwrap()), desk.queue("other"));
-    desk.clock.advance(MINUTE);
-    desk.board.sweep_letters(&other, &queue).await.unwrap();
-    assert!(desk.delivered().await.is_empty(), "they are gathered for a while");
-    desk.clock.advance(MINUTE * 5);
-    desk.board.sweep_letters(&other, &queue).await.unwrap();
+    assert_eq!(fixture.delivered().await.len(), 2, "the first of each");
+    let (other, queue) = (Subject::Queue("other".parse().unwrap()), fixture.queue("other"));
+    fixture.clock.advance(MINUTE);
+    fixture.board.sweep_letters(&other, &queue).await.unwrap();
+    assert!(fixture.delivered().await.is_empty(), "they are gathered for a while");
+    fixture.clock.advance(MINUTE * 5);
+    fixture.board.sweep_letters(&other, &queue).await.unwrap();
     let mut told: Vec<_> =
-        desk.delivered().await.iter().map(|n| (n.name().to_owned(), n.body["data"]["count"].as_u64())).collect();
+        fixture.delivered().await.iter().map(|n| (n.name().to_owned(), n.body["data"]["count"].as_u64())).collect();
     told.sort();
     assert_eq!(told, [("mail".to_owned(), Some(2)), ("spool:/srv/letters".to_owned(), Some(2))]);
-    desk.clock.advance(MINUTE * 10);
-    desk.board.sweep().await.unwrap();
-    assert!(desk.delivered().await.is_empty(), "once");
+    fixture.clock.advance(MINUTE * 10);
+    fixture.board.sweep().await.unwrap();
+    assert!(fixture.delivered().await.is_empty(), "once");
 }
 
 #[tokio::test]
-async fn every_channel_is_told_however_many_there_are_and_how_long_it_was_down() {
-    let desk = Desk::new(&[], None);
+async fn every_channel_is_notified_however_many_there_are_and_how_long_it_was_down() {
+    let fixture = Fixture::new(&[], None);
     let channels: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
     let rules = channels
         .iter()
         .map(|channel| Rule { channel: channel.parse().unwrap(), ..rule(&[Cause::Failed, Cause::Recovered]) });
-    let board = Board::new(desk.coordinator.clone(), rules.collect(), Place::default());
+    let board = Board::new(fixture.coordinator.clone(), rules.collect(), Place::default());
     let lease: LeaseName = "nightly".parse().unwrap();
-    desk.ends(&lease, Outcome::Failed).await;
-    desk.clock.advance(MINUTE);
-    desk.ends(&lease, Outcome::Succeeded).await;
+    fixture.ends(&lease, Outcome::Failed).await;
+    fixture.clock.advance(MINUTE);
+    fixture.ends(&lease, Outcome::Succeeded).await;
     // No machine judges anything for an hour.
-    desk.clock.advance(MINUTE * 60);
+    fixture.clock.advance(MINUTE * 60);
     board.sweep().await.unwrap();
     for channel in &channels {
-        let mut told: Vec<_> = desk.delivered_to(channel).await;
+        let mut told: Vec<_> = fixture.delivered_to(channel).await;
         // Both were added at the same time; the deliverer keeps to their order.
         told.sort_by_key(|notice| notice.after.is_some());
         let told: Vec<_> =
@@ -176,5 +176,5 @@ async fn every_channel_is_told_however_many_there_are_and_how_long_it_was_down()
         assert_eq!(told, [("lease.failed", was_down), ("lease.recovered", was_down)], "{channel}");
     }
     board.sweep().await.unwrap();
-    assert!(desk.delivered_to("c0").await.is_empty(), "once");
+    assert!(fixture.delivered_to("c0").await.is_empty(), "once");
 }

@@ -36,7 +36,7 @@ impl Subject {
 
     /// Whether people are notified about it: not for our own internal leases,
     /// nor for those under which past slots are claimed.
-    pub fn is_told_of(lease: &LeaseName) -> bool {
+    pub fn is_reported(lease: &LeaseName) -> bool {
         lease.folder() != Some(leasehold_core::PROXY_FOLDER) && !crate::schedule::is_backfill(lease)
     }
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_off_that_nobody_took_up_is_no_run_that_was_lost() {
+    fn a_hand_off_that_nobody_took_up_is_not_a_lost_run() {
         let given = write(&write(&Ownership::default(), &acquire(), at(0)), &hand_off(), at(1));
         assert!(told(&given, at(2 * TTL_MS)).is_empty());
         // The same after somebody else has acquired it.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_of_one_epoch_after_a_restore_are_told_under_two_ids_and_one_under_one() {
+    fn two_runs_of_one_epoch_after_a_restore_are_reported_under_two_ids_and_one_under_one() {
         // Both are continued from the same copy of a store.
         let fail = |granted: u64| {
             let held = write(&Ownership::default(), &acquire(), at(granted));

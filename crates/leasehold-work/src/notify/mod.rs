@@ -15,7 +15,7 @@ mod cause;
 mod facts;
 mod notice;
 mod rule;
-mod standing;
+mod rule_state;
 mod sweep;
 #[cfg(test)]
 mod tests;

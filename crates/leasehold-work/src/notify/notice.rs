@@ -72,7 +72,7 @@ impl Notice {
 
 /// The contents of a notice.
 #[derive(Debug, Clone)]
-pub(super) struct Story<'a> {
+pub(super) struct MessageParts<'a> {
     pub subject: &'a Subject,
     pub facts: &'a Facts,
     pub cause: Cause,
@@ -96,7 +96,7 @@ pub(super) struct Story<'a> {
     pub is_flapping: bool,
 }
 
-impl Story<'_> {
+impl MessageParts<'_> {
     /// The message to deliver.
     pub fn notice(&self) -> Notice {
         let (subject, name) = (self.subject.word(), self.subject.name());

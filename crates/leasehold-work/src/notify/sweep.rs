@@ -109,8 +109,8 @@ impl Board {
                 let definition = definitions.remove(&name);
                 let journal = journals.remove(&name);
                 let slots = definition.as_ref().map(|definition| (definition, journal.unwrap_or_default()));
-                let look = Look { seen: &seen, slots, fenced: fenced.get(&name).copied() };
-                if let Err(error) = self.sweep_one(watched.get(&name), look).await {
+                let observed = Observed { seen: &seen, slots, fenced: fenced.get(&name).copied() };
+                if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
                     trouble.get_or_insert(error);
                 }
             }
@@ -122,13 +122,13 @@ impl Board {
         for (name, definition) in definitions {
             let seen = self.coordinator().inspect(&name).await?;
             let slots = Some((&definition, journals.remove(&name).unwrap_or_default()));
-            let look = Look { seen: &seen, slots, fenced: None };
-            if let Err(error) = self.sweep_one(watched.get(&name), look).await {
+            let observed = Observed { seen: &seen, slots, fenced: None };
+            if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
                 trouble.get_or_insert(error);
             }
         }
         for (key, watched) in &watched {
-            if let Err(error) = self.tell_held_back(key, watched).await {
+            if let Err(error) = self.report_held_back(key, watched).await {
                 trouble.get_or_insert(error);
             }
         }
@@ -139,21 +139,21 @@ impl Board {
     async fn sweep_held_back(&self) -> Result<()> {
         let mut trouble = None;
         for (key, watched) in &self.all_watched().await? {
-            if let Err(error) = self.tell_held_back(key, watched).await {
+            if let Err(error) = self.report_held_back(key, watched).await {
                 trouble.get_or_insert(error);
             }
         }
         trouble.map_or(Ok(()), Err)
     }
 
-    async fn sweep_one(&self, watched: Option<&Watched>, look: Look<'_>) -> Result<()> {
-        let Look { seen, slots, fenced } = look;
+    async fn sweep_one(&self, watched: Option<&Watched>, observed: Observed<'_>) -> Result<()> {
+        let Observed { seen, slots, fenced } = observed;
         let (name, record) = (&seen.lease, &seen.record);
         let subject = match slots {
             Some(_) => Subject::Job(name.clone()),
             None => Subject::of(name, record),
         };
-        if !Subject::is_told_of(name) || !self.watches(&subject) || record.relocation.is_some() {
+        if !Subject::is_reported(name) || !self.watches(&subject) || record.relocation.is_some() {
             return Ok(());
         }
         let facts = match slots {
@@ -248,7 +248,7 @@ impl Board {
 }
 
 /// What a sweep read about one lease.
-struct Look<'a> {
+struct Observed<'a> {
     seen: &'a Inspection,
     slots: Option<(&'a Definition, Journal)>,
     fenced: Option<u64>,

@@ -3,7 +3,7 @@
 //! Promise: the loop's. Non-promise: positions in line are hints, and follow
 //! later where the store writes one record at a time.
 
-use super::grant::Seen;
+use super::grant::ItemSnapshot;
 use super::queue::{Added, Queue, missing};
 use leasehold_core::cell::{Cell, Decision, Fate, Protocol, Row, Start};
 use leasehold_core::clock::Moment;
@@ -11,7 +11,7 @@ use leasehold_core::item::name::ItemName;
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::migration;
-use leasehold_core::relocation::{Relocation, taken_away};
+use leasehold_core::relocation::{Relocation, evicted_error};
 use leasehold_core::store::{self, Verb, Versioned};
 use leasehold_core::{Anchor, Error, Kind, Remedy, Result, Timestamp};
 
@@ -33,15 +33,15 @@ impl Row for ItemRow<'_> {
         format!("item `{}`", self.name)
     }
 
-    async fn read(&self, asked: Moment) -> Result<Option<Seen>> {
+    async fn read(&self, asked: Moment) -> Result<Option<ItemSnapshot>> {
         let seen = OptionalRow(*self).read(asked).await?;
-        Ok(seen.and_then(|seen| Some(Seen::new(seen.record?, seen.revision, seen.anchor))))
+        Ok(seen.and_then(|seen| Some(ItemSnapshot::new(seen.record?, seen.revision, seen.anchor))))
     }
 
-    async fn write(&mut self, seen: &Seen, next: Item, asked: Moment) -> Result<Option<Seen>> {
+    async fn write(&mut self, seen: &ItemSnapshot, next: Item, asked: Moment) -> Result<Option<ItemSnapshot>> {
         let (name, was, revision) = (self.name, Some(&seen.record), seen.revision.as_ref());
         let swap = self.queue.line.swap(name, was, revision, &next, self.verb).await?;
-        Ok(Seen::after(swap, next, asked))
+        Ok(ItemSnapshot::after(swap, next, asked))
     }
 }
 
@@ -60,7 +60,7 @@ impl Queue {
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("item `{name}`");
                 Err(match request.needs_a_claim() {
-                    true => taken_away(&what, &state),
+                    true => evicted_error(&what, &state),
                     false => migration::elsewhere(store, &what, &state).await,
                 })
             }
@@ -68,7 +68,7 @@ impl Queue {
         }
     }
 
-    pub(super) async fn look(&self, name: &ItemName) -> Result<Option<Seen>> {
+    pub(super) async fn look(&self, name: &ItemName) -> Result<Option<ItemSnapshot>> {
         ItemRow { queue: self, name, verb: Verb::Direct }.read(self.clock().now()).await
     }
 
@@ -96,18 +96,18 @@ impl Queue {
     pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
         // Most are new, so the first write expects that the key has no value.
         let nothing = Anchor { now: item.added, asked: self.clock().now() };
-        let nothing = Sighting::new(None, None, nothing);
+        let nothing = OptionalSnapshot::new(None, None, nothing);
         match self.change(&name, &Change::Add(item), Start::Remembered(&nothing)).await? {
             ChangeApplied::Yes { before, written } => {
                 let is_first = before.record != written.record;
-                let Sighting { record: Some(record), revision, anchor, .. } = *written else {
+                let OptionalSnapshot { record: Some(record), revision, anchor, .. } = *written else {
                     return Err(missing(&name));
                 };
                 if is_first && self.line.is_one_step() {
                     return Ok(Added::New(name));
                 }
                 let is_ours = is_first || record.lineage == item.lineage;
-                let known = Seen::new(record, revision, anchor);
+                let known = ItemSnapshot::new(record, revision, anchor);
                 self.ensure_in_line(&name, &known, if is_ours { Added::New } else { Added::Duplicate }).await
             }
             ChangeApplied::No { refusal: Obstacle::Relocation(state), .. } => {
@@ -121,12 +121,12 @@ impl Queue {
     pub(super) async fn ensure_in_line(
         &self,
         name: &ItemName,
-        known: &Seen,
+        known: &ItemSnapshot,
         added: fn(ItemName) -> Added,
     ) -> Result<Added> {
-        let place = self.line.place(name, &known.record);
+        let position = self.line.position(name, &known.record);
         if known.record.is_open()
-            && let Err(error) = self.line.enter(&place, known).await
+            && let Err(error) = self.line.enter(&position, known).await
         {
             let message =
                 format!("item `{name}` was added, but could not be put in line; workers find it within 10 minutes");
@@ -177,7 +177,7 @@ impl Queue {
         match self.change(name, &Change::TakeBack, Start::Read).await? {
             ChangeApplied::Yes { before, .. } => {
                 if let Some(item) = &before.record {
-                    self.line.leave(&self.line.place(name, item), None).await?;
+                    self.line.leave(&self.line.position(name, item), None).await?;
                 }
                 Ok(true)
             }
@@ -192,7 +192,7 @@ fn changing(name: &ItemName) -> Error {
 }
 
 /// A record that may not exist, as last seen.
-pub(super) type Sighting = leasehold_core::cell::Seen<Option<Item>>;
+pub(super) type OptionalSnapshot = leasehold_core::cell::Snapshot<Option<Item>>;
 type ChangeApplied<'a> = leasehold_core::cell::Applied<'a, Option<Item>, Obstacle>;
 
 /// A change that creates or erases a record.
@@ -246,7 +246,7 @@ impl Protocol for Change<'_> {
         "what is erased leaves no trace".into()
     }
 
-    fn is_built_upon(&self) -> bool {
+    fn needs_confirmation(&self) -> bool {
         matches!(self, Change::Add(_))
     }
 }
@@ -261,15 +261,20 @@ impl Row for OptionalRow<'_> {
         self.0.what()
     }
 
-    async fn read(&self, asked: Moment) -> Result<Option<Sighting>> {
+    async fn read(&self, asked: Moment) -> Result<Option<OptionalSnapshot>> {
         let reading = self.0.queue.store().read(&self.0.name.key()?).await?;
         let item = |value: &Versioned| Item::decode(&value.bytes, &self.0.name.to_string());
         let record = reading.value.as_ref().map(item).transpose()?;
         let revision = reading.value.map(|value| value.revision);
-        Ok(Some(Sighting::new(record, revision, Anchor { now: reading.now, asked })))
+        Ok(Some(OptionalSnapshot::new(record, revision, Anchor { now: reading.now, asked })))
     }
 
-    async fn write(&mut self, seen: &Sighting, next: Option<Item>, asked: Moment) -> Result<Option<Sighting>> {
+    async fn write(
+        &mut self,
+        seen: &OptionalSnapshot,
+        next: Option<Item>,
+        asked: Moment,
+    ) -> Result<Option<OptionalSnapshot>> {
         let ItemRow { queue, name, verb } = self.0;
         let swap = match (&next, &seen.revision) {
             (Some(item), revision) => {
@@ -281,7 +286,7 @@ impl Row for OptionalRow<'_> {
             }
             (None, None) => return Ok(Some(seen.clone())),
         };
-        Ok(Sighting::after(swap, next, asked))
+        Ok(OptionalSnapshot::after(swap, next, asked))
     }
 }
 

@@ -47,8 +47,8 @@ impl Backlog for Queue {
         outcome
     }
 
-    fn hearing(mut self, heard: OnExpired) -> Self {
-        self.heard = heard;
+    fn with_expiry_callback(mut self, on_expired: OnExpired) -> Self {
+        self.on_expired = on_expired;
         self
     }
 

@@ -9,7 +9,7 @@
 //! approximate, and a delayed item may come up to a second later than others that were due after it.
 
 use super::apply::Applied;
-use super::grant::{ItemGrant, Seen};
+use super::grant::{ItemGrant, ItemSnapshot};
 use super::janitor::Sweep;
 use super::line::Listed;
 use super::queue::{Queue, too_large};
@@ -20,7 +20,7 @@ use leasehold_core::item::name::{ItemName, LinePosition};
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::store::{Watch, Watching};
 use leasehold_core::{Error, HolderId, Kind, Label, Result, Ttl, format_duration};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -32,15 +32,15 @@ pub(super) const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
 /// How long an item with a damaged record is set aside, and one for which the store did not answer (doubled each time).
 const DAMAGED: Duration = Duration::from_secs(60);
 const TROUBLED: Duration = Duration::from_secs(1);
-const MOST_DOUBLED: u32 = 5;
+const MAX_DOUBLED: u32 = 5;
 /// This many items in a row without an answer mean that the store is unreachable.
-pub(super) const MOST_TROUBLED: usize = 4;
+pub(super) const MAX_TROUBLED: usize = 4;
 /// How many items are remembered for which a warning was given, so that none is repeated.
-const MOST_NAMED: usize = 4096;
+const MAX_NAMED: usize = 4096;
 /// How often an idle worker checks that the queue was not moved to another store.
 const BETWEEN_MIGRATION_CHECKS: Duration = Duration::from_secs(10);
 /// The shortest time between two listings, however often the store hints.
-const DEAF: Duration = Duration::from_millis(20);
+const HINT_COOLDOWN: Duration = Duration::from_millis(20);
 
 /// Claims items of one queue, one after the other.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Claimer {
             let look_again = match self.claim().await {
                 Ok(Claimed::Item(grant)) => return Ok(Some(*grant)),
                 Ok(Claimed::Nothing { look_again, .. }) => look_again,
-                Err(error) if clock.now() < until && passes(error.kind(), is_first) => {
+                Err(error) if clock.now() < until && retries(error.kind(), is_first) => {
                     // Even where a watch would have to be set up: that may have to wait for the store too.
                     clock.sleep_until((clock.now() + POLL).min(until)).await;
                     continue;
@@ -158,10 +158,10 @@ impl Claimer {
             self.watch = Some(self.queue.line.listen().await);
             return;
         };
-        let deaf = clock.now() + DEAF;
+        let cooled = clock.now() + HINT_COOLDOWN;
         tokio::select! {
             () = clock.sleep_until(look_again) => {}
-            () = watch.hint() => clock.sleep_until(deaf).await,
+            () = watch.hint() => clock.sleep_until(cooled).await,
         }
     }
 
@@ -180,20 +180,20 @@ impl Claimer {
             }
             has_looked = true;
             let Some(listed) = self.view.next(self.queue.line.is_one_step()) else { continue };
-            let place = listed.place.clone();
+            let position = listed.position.clone();
             match self.try_claim(listed).await {
                 Ok(Some(grant)) => {
-                    self.troubled.remove(&place);
-                    self.named.remove(&place.item);
+                    self.troubled.remove(&position);
+                    self.named.remove(&position.item);
                     self.tell();
                     return Ok(Claimed::Item(Box::new(grant)));
                 }
                 Ok(None) => troubled = 0,
-                Err(error) if is_passing(error.kind()) && troubled + 1 == MOST_TROUBLED => return Err(error),
-                Err(error) if undone(Mend::ItemErrorLeavesTheClaimer) => return Err(error),
+                Err(error) if is_temporary(error.kind()) && troubled + 1 == MAX_TROUBLED => return Err(error),
+                Err(error) if is_disabled(Fix::ItemErrorLeavesTheClaimer) => return Err(error),
                 Err(error) => {
-                    troubled += usize::from(is_passing(error.kind()));
-                    self.set_aside(place, error).await?;
+                    troubled += usize::from(is_temporary(error.kind()));
+                    self.set_aside(position, error).await?;
                 }
             }
         }
@@ -212,48 +212,48 @@ impl Claimer {
         let held_up = self.troubled.values().find(|trouble| trouble.until > now);
         let held_up = held_up.map(|trouble| Error::new(Kind::Unavailable, trouble.what.clone()));
         let expiry = self.view.busy.values().min().copied();
-        let look_again = due.min(expiry.unwrap_or(due)).min(now + poll).max(now + DEAF);
+        let look_again = due.min(expiry.unwrap_or(due)).min(now + poll).max(now + HINT_COOLDOWN);
         Ok(Claimed::Nothing { look_again, held_up })
     }
 
     /// Sets an item aside for a while that could not be claimed, or put back in line, and continues with the others. An
     /// error that is not the item's own is returned.
-    pub(super) async fn set_aside(&mut self, place: LinePosition, error: Error) -> Result<()> {
+    pub(super) async fn set_aside(&mut self, position: LinePosition, error: Error) -> Result<()> {
         let now = self.queue.clock().now();
-        let times = self.troubled.get(&place).map_or(0, |trouble| trouble.times);
+        let times = self.troubled.get(&position).map_or(0, |trouble| trouble.times);
         let pause = match error.kind() {
-            kind if is_passing(kind) => TROUBLED * (1 << times.min(MOST_DOUBLED)),
+            kind if is_temporary(kind) => TROUBLED * (1 << times.min(MAX_DOUBLED)),
             Kind::Moved => {
                 self.queue.check_migration().await?;
                 DAMAGED
             }
             // A record of a newer format concerns one item; a store that denies permission concerns them all.
-            Kind::Unsupported if self.queue.look(&place.item).await.is_ok() => return Err(error),
+            Kind::Unsupported if self.queue.look(&position.item).await.is_ok() => return Err(error),
             _ => DAMAGED,
         };
         let said = format_duration(pause);
-        let what = format!("item `{}` is set aside for {said}, and the others are worked on: {error}", place.item);
-        self.view.busy.insert(place.clone(), now + pause);
-        if is_passing(error.kind()) {
+        let what = format!("item `{}` is set aside for {said}, and the others are worked on: {error}", position.item);
+        self.view.busy.insert(position.clone(), now + pause);
+        if is_temporary(error.kind()) {
             // If it is the store's trouble after all, the next listing fails, and no item is blamed.
             self.view.candidates.clear();
-            self.troubled.insert(place, Postponed { until: now + pause, times: times + 1, what });
+            self.troubled.insert(position, Postponed { until: now + pause, times: times + 1, what });
         } else {
-            self.name(place.item, error.kind(), what);
+            self.name(position.item, error.kind(), what);
         }
         Ok(())
     }
 
     /// Warns about the items without an answer, now that the store has answered for others.
     fn tell(&mut self) {
-        let told: Vec<_> = self.troubled.iter().map(|(place, t)| (place.item.clone(), t.what.clone())).collect();
+        let told: Vec<_> = self.troubled.iter().map(|(position, t)| (position.item.clone(), t.what.clone())).collect();
         for (item, what) in told {
             self.name(item, Kind::Unavailable, what);
         }
     }
 
     fn name(&mut self, item: ItemName, kind: Kind, what: String) {
-        if self.named.len() >= MOST_NAMED {
+        if self.named.len() >= MAX_NAMED {
             self.named.clear();
         }
         if self.named.insert(item) {
@@ -273,18 +273,18 @@ impl Claimer {
 
     /// Sets a stale entry aside for a while, where only the server can remove it from the line. Otherwise it would be
     /// tried again and again, and hide those behind it.
-    fn pass_over(&mut self, place: &LinePosition) {
+    fn skip(&mut self, position: &LinePosition) {
         if self.queue.line.is_served() {
-            self.view.busy.insert(place.clone(), self.queue.clock().now() + TROUBLED);
+            self.view.busy.insert(position.clone(), self.queue.clock().now() + TROUBLED);
         }
     }
 
     async fn try_claim(&mut self, listed: Listed) -> Result<Option<ItemGrant>> {
-        let name = listed.place.item.clone();
+        let name = listed.position.item.clone();
         let holder = HolderId::new(self.label.clone());
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
         let copy = if listed.is_suspect { None } else { self.view.anchor.zip(listed.copy()) };
-        let copy = copy.map(|(anchor, (item, revision))| Seen::new(item, Some(revision), anchor));
+        let copy = copy.map(|(anchor, (item, revision))| ItemSnapshot::new(item, Some(revision), anchor));
         // If the item has changed since, there are others.
         let start = copy.as_ref().map_or(Start::Read, Start::OnlyOn);
         let applied = self.queue.apply(&name, &request, start).await?;
@@ -297,10 +297,10 @@ impl Claimer {
                 self.view.claimed(is_one_step);
                 self.sweep.put_off();
                 // The entry where the item stands now, if it had stood there before.
-                let entry = (written.record.place(&name) == listed.place).then(|| listed.tag().clone());
+                let entry = (written.record.position(&name) == listed.position).then(|| listed.tag().clone());
                 if !is_one_step {
                     // Its entry stays in line while it is worked on.
-                    self.view.busy.insert(listed.place, written.anchor.asked + self.ttl.get());
+                    self.view.busy.insert(listed.position, written.anchor.asked + self.ttl.get());
                 }
                 match self.queue.granted(name, &holder, self.ttl, *written, entry) {
                     // The exchange took longer than the claim lasts: the same as if another worker had claimed it.
@@ -309,28 +309,30 @@ impl Claimer {
                 }
             }
             Applied::Overtaken => {
-                self.view.lost_race(listed.place, is_one_step);
+                self.view.lost_race(listed.position, is_one_step);
                 Ok(None)
             }
             Applied::No { refusal: Refusal::Busy { .. }, .. } if is_one_step && !listed.is_suspect => {
-                self.view.lost_race(listed.place, is_one_step);
+                self.view.lost_race(listed.position, is_one_step);
                 Ok(None)
             }
             Applied::No { refusal: Refusal::Busy { until, .. }, seen } if !is_one_step => {
                 let anchor = seen.anchor;
-                self.view.busy.insert(listed.place, anchor.asked + until.saturating_since(anchor.now));
+                self.view.busy.insert(listed.position, anchor.asked + until.saturating_since(anchor.now));
                 Ok(None)
             }
-            Applied::No { refusal: Refusal::NotDue { due }, seen } if seen.record.place(&name) == listed.place => {
+            Applied::No { refusal: Refusal::NotDue { due }, seen }
+                if seen.record.position(&name) == listed.position =>
+            {
                 // The store's clock was set back since the line was listed.
                 let anchor = seen.anchor;
-                self.view.busy.insert(listed.place, anchor.asked + due.saturating_since(anchor.now).min(POLL));
+                self.view.busy.insert(listed.position, anchor.asked + due.saturating_since(anchor.now).min(POLL));
                 Ok(None)
             }
             Applied::No { refusal: Refusal::Draining(drain), seen } => {
                 // It is reserved for an operator, who takes it or lets the time pass.
-                let anchor = seen.anchor;
-                self.view.busy.insert(listed.place, anchor.asked + drain.until.saturating_since(anchor.now).min(POLL));
+                let left = drain.until.saturating_since(seen.anchor.now);
+                self.view.busy.insert(listed.position, seen.anchor.asked + left.min(POLL));
                 Ok(None)
             }
             Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&name, bytes, most)),
@@ -343,15 +345,15 @@ impl Claimer {
             }
             Applied::No { seen, .. } => {
                 let tag = listed.tag().clone();
-                self.pass_over(&listed.place);
-                self.queue.repair_entry(&name, &seen, listed.place, Some(tag)).await?;
+                self.skip(&listed.position);
+                self.queue.repair_entry(&name, &seen, listed.position, Some(tag)).await?;
                 Ok(None)
             }
             // Purged.
             Applied::Missing => {
                 let tag = listed.tag().clone();
-                self.pass_over(&listed.place);
-                self.queue.line.leave(&listed.place, Some(tag)).await?;
+                self.skip(&listed.position);
+                self.queue.line.leave(&listed.position, Some(tag)).await?;
                 Ok(None)
             }
         }
@@ -359,7 +361,7 @@ impl Claimer {
 }
 
 /// Whether a waiting worker tries again.
-const fn passes(kind: Kind, is_first: bool) -> bool {
+const fn retries(kind: Kind, is_first: bool) -> bool {
     match kind {
         Kind::Contended => true,
         Kind::Unavailable | Kind::Indeterminate => !is_first,
@@ -368,6 +370,6 @@ const fn passes(kind: Kind, is_first: bool) -> bool {
 }
 
 /// Whether the store may be the cause, so that retrying may help.
-pub(super) const fn is_passing(kind: Kind) -> bool {
+pub(super) const fn is_temporary(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
 }

@@ -5,13 +5,13 @@
 
 use super::queue::Queue;
 use crate::tally::{DeadLetter, Tally};
-use leasehold_core::item::name::{ItemName, Stand};
+use leasehold_core::item::name::{ItemName, Section};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::{Error, Kind, Result, Timestamp};
 
 const PAGE: usize = 500;
 /// How many positions in line are read before all records are.
-const LOOKED_AT: usize = 16;
+const MAX_CHECKED: usize = 16;
 
 impl Queue {
     /// Reads every item, once.
@@ -67,8 +67,8 @@ impl Queue {
     /// Whether every item is finished: none waits, none is claimed, and no completion has follow-ups left to add.
     /// [`Kind::Corrupt`] if only items that cannot be read are left.
     pub async fn is_finished(&self) -> Result<bool> {
-        for listed in self.line.front(Stand::Aside, None, 0, LOOKED_AT).await?.line {
-            if self.look(&listed.place.item).await.is_ok_and(|seen| seen.is_some_and(|seen| is_left(&seen.record))) {
+        for listed in self.line.front(Section::Aside, None, 0, MAX_CHECKED).await?.line {
+            if self.look(&listed.position.item).await.is_ok_and(|seen| seen.is_some_and(|seen| is_left(&seen.record))) {
                 return Ok(false);
             }
         }

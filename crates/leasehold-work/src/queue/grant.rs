@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// An item as last seen.
-pub(super) type Seen = leasehold_core::cell::Seen<Item>;
+pub(super) type ItemSnapshot = leasehold_core::cell::Snapshot<Item>;
 
 /// A claimed item, and its entry in the line.
 #[derive(Debug, Clone)]

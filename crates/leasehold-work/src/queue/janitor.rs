@@ -7,8 +7,8 @@
 //! may be used again, and its epochs continue. Non-promise: purging cannot be undone.
 
 use super::apply::Applied;
-use super::claimer::{MOST_TROUBLED, is_passing};
-use super::grant::Seen;
+use super::claimer::{MAX_TROUBLED, is_temporary};
+use super::grant::ItemSnapshot;
 use super::queue::Queue;
 use crate::backlog::{Expired, ItemView};
 use leasehold_core::cell::Start;
@@ -41,7 +41,7 @@ pub struct Chores {
     /// Items whose wait was too long because the store's clock was set back, and was shortened to what was requested.
     pub redated: usize,
     /// Entries of a spool that are not items.
-    pub odd: Vec<Error>,
+    pub foreign: Vec<Error>,
     /// Items that were left as they are, and why: their records cannot be read, or the store did not answer.
     pub troubles: Vec<Error>,
 }
@@ -63,7 +63,7 @@ struct Patience {
 
 impl Patience {
     /// The result for one item. Its own error is added to `troubles`; an error here is the store's.
-    fn hear<T: Default>(&mut self, name: &ItemName, done: Result<T>, troubles: &mut Vec<Error>) -> Result<T> {
+    fn record<T: Default>(&mut self, name: &ItemName, done: Result<T>, troubles: &mut Vec<Error>) -> Result<T> {
         let error = match done {
             Ok(done) => {
                 self.in_a_row = 0;
@@ -71,9 +71,9 @@ impl Patience {
             }
             Err(error) => error,
         };
-        self.in_a_row = if is_passing(error.kind()) { self.in_a_row + 1 } else { 0 };
+        self.in_a_row = if is_temporary(error.kind()) { self.in_a_row + 1 } else { 0 };
         // A store that denies permission, or that has moved, does so for all items.
-        if matches!(error.kind(), Kind::Unsupported | Kind::Moved) || self.in_a_row >= MOST_TROUBLED {
+        if matches!(error.kind(), Kind::Unsupported | Kind::Moved) || self.in_a_row >= MAX_TROUBLED {
             return Err(error);
         }
         troubles.push(Error::new(error.kind(), format!("item `{name}` was left as it is: {error}")));
@@ -123,7 +123,7 @@ impl Queue {
             // A name that is not an item's must not hide those behind it.
             let Some(name) = ItemName::from_record(&record) else { continue };
             let item = Item::decode(&value.bytes, &name.to_string());
-            items.push((name, item.map(|item| Seen::new(item, Some(value.revision), anchor))));
+            items.push((name, item.map(|item| ItemSnapshot::new(item, Some(value.revision), anchor))));
         }
         Ok((Page { items, now: page.now }, next))
     }
@@ -152,39 +152,39 @@ impl Queue {
         for (name, seen) in readable(page.items, &mut chores.troubles) {
             let item = &seen.record;
             let expired = seen.has_run_out();
-            let misdated = item.relocation.is_none() && item.is_misdated(page.now);
-            if misdated || (expired && thorough == Thorough::Yes) {
-                match patience.hear(&name, self.reap(&name).await, &mut chores.troubles)? {
-                    _ if misdated => chores.redated += 1,
+            let is_misdated = item.relocation.is_none() && item.has_future_times(page.now);
+            if is_misdated || (expired && thorough == Thorough::Yes) {
+                match patience.record(&name, self.reap(&name).await, &mut chores.troubles)? {
+                    _ if is_misdated => chores.redated += 1,
                     Some(State::Ready) => chores.requeued += 1,
                     Some(State::Dead { .. }) => chores.buried += 1,
                     _ => {}
                 }
             } else if expired || is_wanted(item) {
                 let entered = self.enter_if_missing(&name, &seen).await;
-                chores.lined_up += usize::from(patience.hear(&name, entered, &mut chores.troubles)?);
+                chores.lined_up += usize::from(patience.record(&name, entered, &mut chores.troubles)?);
             } else if !item.outbox.is_empty() {
                 let settled = self.settle(&name, &seen).await.map(|()| true);
-                chores.settled += usize::from(patience.hear(&name, settled, &mut chores.troubles)?);
+                chores.settled += usize::from(patience.record(&name, settled, &mut chores.troubles)?);
             }
         }
         Ok(())
     }
 
     /// Puts an item in line if it is in none; returns whether it was in none.
-    pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
-        let place = self.line.place(name, &seen.record);
-        if self.line.is_served() || self.store().read(&place.key()?).await?.value.is_some() {
+    pub(super) async fn enter_if_missing(&self, name: &ItemName, seen: &ItemSnapshot) -> Result<bool> {
+        let position = self.line.position(name, &seen.record);
+        if self.line.is_served() || self.store().read(&position.key()?).await?.value.is_some() {
             return Ok(false);
         }
-        self.line.enter(&place, seen).await?;
+        self.line.enter(&position, seen).await?;
         Ok(true)
     }
 
     /// Puts an item with an expired claim back in line, or gives it up. Returns its new state, if it changed.
     pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
         match self.look(name).await? {
-            Some(before) if before.has_run_out() || before.record.is_misdated(before.anchor.now) => {
+            Some(before) if before.has_run_out() || before.record.has_future_times(before.anchor.now) => {
                 self.reap_known(name, before).await
             }
             _ => Ok(None),
@@ -192,14 +192,14 @@ impl Queue {
     }
 
     /// The same for a claim that is known to have expired.
-    pub(super) async fn reap_known(&self, name: &ItemName, before: Seen) -> Result<Option<State>> {
-        let place = self.line.place(name, &before.record);
+    pub(super) async fn reap_known(&self, name: &ItemName, before: ItemSnapshot) -> Result<Option<State>> {
+        let position = self.line.position(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
                 if before.record.tenure().is_some() {
                     self.tell_expired(name, &before.record, &written.record);
                 }
-                self.update_line(name, &written, place, None).await?;
+                self.update_line(name, &written, position, None).await?;
                 Ok(Some(written.record.state))
             }
             Applied::No { .. } | Applied::Missing | Applied::Overtaken => Ok(None),
@@ -208,7 +208,7 @@ impl Queue {
 
     /// Reports that the claim of this record has expired, and what became of the item.
     pub(super) fn tell_expired(&self, name: &ItemName, before: &Item, after: &Item) {
-        self.heard.tell(|| {
+        self.on_expired.call(|| {
             let seen = ItemView::written(name.clone(), after.clone());
             Expired { id: name.id.clone(), epoch: before.epoch, seen }
         });
@@ -218,12 +218,12 @@ impl Queue {
     pub(super) async fn repair_entry(
         &self,
         name: &ItemName,
-        known: &Seen,
-        place: LinePosition,
+        known: &ItemSnapshot,
+        position: LinePosition,
         tag: Option<Revision>,
     ) -> Result<()> {
-        let is = self.line.place(name, &known.record);
-        if known.record.is_open() && is == place {
+        let is = self.line.position(name, &known.record);
+        if known.record.is_open() && is == position {
             return Ok(());
         }
         if known.record.is_open() {
@@ -231,11 +231,11 @@ impl Queue {
         } else if !known.record.outbox.is_empty() {
             self.settle(name, known).await?;
         }
-        self.line.leave(&place, tag).await
+        self.line.leave(&position, tag).await
     }
 
     /// Adds the follow-ups of a completion, each once, and records that they were added. Any number may do so at once.
-    pub(super) async fn settle(&self, name: &ItemName, known: &Seen) -> Result<()> {
+    pub(super) async fn settle(&self, name: &ItemName, known: &ItemSnapshot) -> Result<()> {
         let State::Done { at } = known.record.state else { return Ok(()) };
         if self.line.is_served() {
             return Ok(());
@@ -309,7 +309,7 @@ impl Queue {
             Ok(()) => Ok(purged),
             Err(error) if purged.items == 0 => Err(error),
             Err(error) => {
-                let message = format!("{} items were purged before it was broken off; run this again", purged.items);
+                let message = format!("{} items were purged before it was interrupted; run this again", purged.items);
                 Err(Error::new(Kind::Indeterminate, message).with_source(error))
             }
         }
@@ -328,7 +328,7 @@ impl Queue {
                 let old = seen.record.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
                 if old && which(&seen.record.state) {
                     let erased = self.erase(&name, &seen).await;
-                    purged.items += usize::from(patience.hear(&name, erased, &mut purged.troubles)?);
+                    purged.items += usize::from(patience.record(&name, erased, &mut purged.troubles)?);
                 }
             }
             match next {
@@ -348,12 +348,12 @@ impl Queue {
         Ok(is_as_seen && self.erase(&name, &seen).await?)
     }
 
-    pub(super) async fn erase(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
-        let Seen { record: item, revision: Some(revision), anchor, .. } = seen else { return Ok(false) };
+    pub(super) async fn erase(&self, name: &ItemName, seen: &ItemSnapshot) -> Result<bool> {
+        let ItemSnapshot { record: item, revision: Some(revision), anchor, .. } = seen else { return Ok(false) };
         if !item.outbox.is_empty() || item.relocation.is_some() || self.may_come_again(item).await? {
             return Ok(false);
         }
-        self.line.leave(&item.place(name), None).await?;
+        self.line.leave(&item.position(name), None).await?;
         let key = name.key()?;
         if name.id.is_keyed() {
             // Its key may be used again. Then an old item's worker must still be distinguished from the new one's.
@@ -386,13 +386,13 @@ impl Queue {
 pub(super) const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
 
 struct Page {
-    items: Vec<(ItemName, Result<Seen>)>,
+    items: Vec<(ItemName, Result<ItemSnapshot>)>,
     now: Timestamp,
 }
 
 /// The items whose records can be read; the errors of the others are added to `troubles`.
-fn readable(items: Vec<(ItemName, Result<Seen>)>, troubles: &mut Vec<Error>) -> Vec<(ItemName, Seen)> {
-    let read = |(name, seen): (ItemName, Result<Seen>)| Some((name, seen.map_err(|e| troubles.push(e)).ok()?));
+fn readable(items: Vec<(ItemName, Result<ItemSnapshot>)>, troubles: &mut Vec<Error>) -> Vec<(ItemName, ItemSnapshot)> {
+    let read = |(name, seen): (ItemName, Result<ItemSnapshot>)| Some((name, seen.map_err(|e| troubles.push(e)).ok()?));
     items.into_iter().filter_map(read).collect()
 }
 
@@ -453,19 +453,19 @@ impl Sweep {
 mod tests {
     use super::*;
 
-    fn hear_in_a_row(kind: Kind) -> Option<usize> {
+    fn failures_until_error(kind: Kind) -> Option<usize> {
         let (mut patience, mut troubles) = (Patience::default(), Vec::new());
         let name = ItemName { queue: "mail".parse().unwrap(), id: ItemId::fresh(Timestamp::from_millis(1)) };
-        let heard = |_: &usize| patience.hear::<bool>(&name, Err(Error::new(kind, "no")), &mut troubles).is_err();
-        (1..=100).find(heard)
+        let fails = |_: &usize| patience.record::<bool>(&name, Err(Error::new(kind, "no")), &mut troubles).is_err();
+        (1..=100).find(fails)
     }
 
     #[test]
     fn only_a_store_that_does_not_answer_stops_the_janitor() {
-        assert_eq!(hear_in_a_row(Kind::Unavailable), Some(MOST_TROUBLED));
-        assert_eq!(hear_in_a_row(Kind::Moved), Some(1));
+        assert_eq!(failures_until_error(Kind::Unavailable), Some(MAX_TROUBLED));
+        assert_eq!(failures_until_error(Kind::Moved), Some(1));
         for of_the_items in [Kind::Invalid, Kind::Corrupt, Kind::Regressed, Kind::Fenced] {
-            assert_eq!(hear_in_a_row(of_the_items), None, "{of_the_items:?}");
+            assert_eq!(failures_until_error(of_the_items), None, "{of_the_items:?}");
         }
     }
 }

@@ -5,8 +5,8 @@
 //! expired. An entry has the item's revision and, if it is small, a copy of the item, so that claiming is one write.
 //! Non-promise: entries may be stale, duplicated or lost; the item's record is the truth.
 
-use super::grant::Seen;
-use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Stand};
+use super::grant::ItemSnapshot;
+use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Section};
 use leasehold_core::item::record::Item;
 use leasehold_core::store::{Along, Change, Range, Swap, Verb, Versioned, Watch, Watching};
 use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
@@ -34,7 +34,7 @@ pub(super) struct Entry {
 /// One position in line, as listed.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
-    pub(super) place: LinePosition,
+    pub(super) position: LinePosition,
     value: Versioned,
     /// Whether a claim by its copy has failed before, so that the record must be read.
     pub(super) is_suspect: bool,
@@ -48,7 +48,7 @@ impl Listed {
 
     /// The item as it was when it entered the line, and its revision then. None if the copy cannot be read.
     pub(super) fn copy(&self) -> Option<(Item, Revision)> {
-        let entry: Entry = codec::decode(KIND, &self.value.bytes, self.place.item.id.as_str()).ok()?;
+        let entry: Entry = codec::decode(KIND, &self.value.bytes, self.position.item.id.as_str()).ok()?;
         Some((entry.item?, entry.revision.map_or_else(|| self.value.revision.clone(), Revision)))
     }
 }
@@ -101,9 +101,9 @@ impl Line {
     }
 
     /// The position of an item that is in line.
-    pub(super) fn place(&self, name: &ItemName, item: &Item) -> LinePosition {
-        let aside = if self.is_one_step() { item.place_aside(name) } else { None };
-        aside.unwrap_or_else(|| item.place(name))
+    pub(super) fn position(&self, name: &ItemName, item: &Item) -> LinePosition {
+        let aside = if self.is_one_step() { item.position_aside(name) } else { None };
+        aside.unwrap_or_else(|| item.position(name))
     }
 
     /// Swaps an item's record, and moves its position in line in the same step where the store can.
@@ -121,13 +121,13 @@ impl Line {
         if !self.is_one_step() || self.is_served() {
             return self.store.write(&alone).await;
         }
-        let before = was.filter(|item| item.is_open()).map(|item| self.place(name, item));
-        let after = next.is_open().then(|| self.place(name, next));
+        let before = was.filter(|item| item.is_open()).map(|item| self.position(name, item));
+        let after = next.is_open().then(|| self.position(name, next));
         // Follow-ups that are still to be added are found through the entry, which therefore stays until they are.
         if before == after || !next.outbox.is_empty() {
             return self.store.write(&alone).await;
         }
-        let put = after.as_ref().map(|place| Ok::<_, leasehold_core::Error>((place.key()?, entry(None, next)?)));
+        let put = after.as_ref().map(|position| Ok::<_, leasehold_core::Error>((position.key()?, entry(None, next)?)));
         let put = put.transpose()?;
         let erased = before.as_ref().map(LinePosition::key).transpose()?;
         let along = Along { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erase: erased.as_ref() };
@@ -135,12 +135,12 @@ impl Line {
     }
 
     /// Puts an item in line, or updates its entry.
-    pub(super) async fn enter(&self, place: &LinePosition, seen: &Seen) -> Result<()> {
+    pub(super) async fn enter(&self, position: &LinePosition, seen: &ItemSnapshot) -> Result<()> {
         if self.is_served() {
             return Ok(());
         }
         let entry = entry(seen.revision.as_ref(), &seen.record)?;
-        let key = place.key()?;
+        let key = position.key()?;
         let mut last = Ok(());
         for _ in 0..ENTERING {
             match self.store.swap(&key, None, &entry).await {
@@ -162,11 +162,11 @@ impl Line {
     }
 
     /// Removes an entry from the line.
-    pub(super) async fn leave(&self, place: &LinePosition, tag: Option<Revision>) -> Result<()> {
+    pub(super) async fn leave(&self, position: &LinePosition, tag: Option<Revision>) -> Result<()> {
         if self.is_served() {
             return Ok(());
         }
-        let key = place.key()?;
+        let key = position.key()?;
         if let Some(tag) = tag
             && let Swap::Done { .. } = self.store.erase(&key, &tag).await?
         {
@@ -182,7 +182,7 @@ impl Line {
     /// name, without the first `skip`, and at most `limit`.
     pub(super) async fn front(
         &self,
-        from: Stand,
+        from: Section,
         after: Option<&LeaseName>,
         skip: usize,
         limit: usize,
@@ -197,8 +197,8 @@ impl Line {
                 break;
             }
             // A name that is not a position must not hide those behind it.
-            if let Some(place) = LinePosition::parse(&self.queue, &name) {
-                front.line.push(Listed { place, value, is_suspect: false });
+            if let Some(position) = LinePosition::parse(&self.queue, &name) {
+                front.line.push(Listed { position, value, is_suspect: false });
             }
             front.last = Some(name);
         }

@@ -44,6 +44,6 @@ pub(crate) use grant::watch_item;
 pub use janitor::{Chores, Items, Purged, Sweep};
 pub use leasehold_core::item::{
     Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, LinePosition, Payload, Priority, QueueName, Reason,
-    Stand, State, What, protocol,
+    Section, State, What, protocol,
 };
 pub use queue::{Added, Inspection, NewItem, Queue};

@@ -5,7 +5,7 @@
 //! does not renew by itself (see [`crate::backlog::Kept`]), and it starts no command.
 
 use super::apply::Applied;
-use super::grant::{ItemGrant, Seen};
+use super::grant::{ItemGrant, ItemSnapshot};
 use super::line::Line;
 use crate::backlog::OnExpired;
 use crate::backlog::changed_since;
@@ -32,7 +32,7 @@ pub struct Queue {
     clock: Arc<dyn Clock>,
     /// The migration that this handle works for, which does not block it.
     pub(super) migration: Option<Nonce>,
-    pub(super) heard: OnExpired,
+    pub(super) on_expired: OnExpired,
 }
 
 /// An item to be added.
@@ -93,7 +93,7 @@ impl Queue {
             store,
             clock,
             migration: None,
-            heard: OnExpired::default(),
+            on_expired: OnExpired::default(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Queue {
         Ok(Inspection { name, item: seen.record, now: seen.anchor.now })
     }
 
-    pub(super) async fn read(&self, name: &ItemName) -> Result<Seen> {
+    pub(super) async fn read(&self, name: &ItemName) -> Result<ItemSnapshot> {
         self.look(name).await?.ok_or_else(|| missing(name))
     }
 
@@ -235,7 +235,7 @@ impl Queue {
     ) -> Result<Item> {
         let request = Request::Complete { claim: grant.token().claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
-        let was = self.line.place(&grant.name, grant.item());
+        let was = self.line.position(&grant.name, grant.item());
         // Before the item leaves the line: if this process dies here, whoever finds its entry there finishes it.
         if !known.record.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
@@ -318,11 +318,11 @@ impl Queue {
             _ => None,
         };
         let before = self.read(&name).await?;
-        let place = self.line.place(&name, &before.record);
+        let position = self.line.position(&name, &before.record);
         let request = Request::Operate { nonce, by, why, expected, order };
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
-                self.update_line(&name, &written, place, None).await?;
+                self.update_line(&name, &written, position, None).await?;
                 let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce == nonce);
                 if to.as_ref().is_some_and(|(nonce, _)| !is_held_by(*nonce)) {
                     return Err(over_before_known(&name, &written.record));
@@ -336,14 +336,14 @@ impl Queue {
     }
 
     /// A request that ends a claim, and its effect on the position in line.
-    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
+    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<ItemSnapshot> {
         let known = self.decided(grant, request).await?;
-        let was = self.line.place(&grant.name, grant.item());
+        let was = self.line.position(&grant.name, grant.item());
         self.update_line(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known)
     }
 
-    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
+    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<ItemSnapshot> {
         match self.apply(&grant.name, request, Start::Remembered(grant.seen())).await? {
             Applied::Yes { written, .. } => Ok(*written),
             Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&grant.name, bytes, most)),
@@ -357,11 +357,11 @@ impl Queue {
     pub(super) async fn update_line(
         &self,
         name: &ItemName,
-        known: &Seen,
+        known: &ItemSnapshot,
         was: LinePosition,
         entry: Option<Revision>,
     ) -> Result<()> {
-        let is = self.line.place(name, &known.record);
+        let is = self.line.position(name, &known.record);
         let is_one_step = self.line.is_one_step();
         if known.record.is_open() && is != was {
             // Before the old entry is removed: an item that is in line twice is
@@ -384,7 +384,7 @@ impl Queue {
         name: ItemName,
         holder: &HolderId,
         ttl: Ttl,
-        seen: Seen,
+        seen: ItemSnapshot,
         entry: Option<Revision>,
     ) -> Result<ItemGrant> {
         let (lease, Item { lineage, epoch, .. }) = (name.lease()?, &seen.record);

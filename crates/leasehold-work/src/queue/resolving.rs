@@ -1,6 +1,6 @@
 //! What an item's record says about a token.
 
-use super::grant::Seen;
+use super::grant::ItemSnapshot;
 use super::queue::Queue;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::{How, Item, State};
@@ -19,7 +19,7 @@ impl Queue {
         Ok(Resolved { right: Right::Item, epoch, state, place })
     }
 
-    fn state_of(&self, known: &Seen, token: &Token) -> TokenState {
+    fn state_of(&self, known: &ItemSnapshot, token: &Token) -> TokenState {
         let item = &known.record;
         if item.lineage != token.lineage {
             return TokenState::OtherLineage { seen: item.lineage };
@@ -57,7 +57,7 @@ impl Queue {
             },
             // It expired and was put back in line; nobody has claimed it since.
             (State::Ready, None) => TokenState::Expired,
-            (_, None) => TokenState::Ended { how: "given up, for it ran out too often," },
+            (_, None) => TokenState::Ended { how: "given up because its claims expired too often," },
         }
     }
 }

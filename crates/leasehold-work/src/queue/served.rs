@@ -5,12 +5,12 @@
 //! is done here, because the client cannot do it. `None` means that nothing was changed: the
 //! client reads the item and finds out why. Non-promise: no authorisation is checked here.
 
-use super::apply::{Change, ItemRow, OptionalRow, Sighting};
-use super::grant::Seen;
+use super::apply::{Change, ItemRow, OptionalRow, OptionalSnapshot};
+use super::grant::ItemSnapshot;
 use super::janitor::MIN_PURGE_AGE;
 use super::queue::{Added, Queue};
 use leasehold_core::cell::{Decision, Protocol, Row};
-use leasehold_core::item::name::{ItemName, Stand};
+use leasehold_core::item::name::{ItemName, Section};
 use leasehold_core::item::protocol::Request;
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::store::{Swap, Verb};
@@ -24,7 +24,7 @@ const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(60);
 /// delivered twice, or its worker's first renewal.
 const ROUNDS: usize = 3;
 /// How much of a line is searched for entries to be repaired, and how much of it at once. Workers look no further.
-const MOST_LOOKED_AT: usize = 2048;
+const MAX_LOOKED_AT: usize = 2048;
 const PAGE: usize = 256;
 
 impl Queue {
@@ -77,9 +77,11 @@ impl Queue {
             let _ = self.put_in_line(name).await;
             return Ok(None);
         };
-        let Sighting { record: Some(record), revision: Some(revision), anchor } = written else { return Ok(None) };
+        let OptionalSnapshot { record: Some(record), revision: Some(revision), anchor } = written else {
+            return Ok(None);
+        };
         let answer = Swap::Done { revision: revision.clone(), now: anchor.now };
-        let known = Seen::new(record, Some(revision), anchor);
+        let known = ItemSnapshot::new(record, Some(revision), anchor);
         if !self.line.is_one_step() {
             self.ensure_in_line(name, &known, Added::New).await?;
         }
@@ -105,14 +107,14 @@ impl Queue {
     /// one cannot. Looks at as much of the line as workers do.
     pub async fn repair_line(&self, items: &HashSet<ItemName>) -> Result<()> {
         let (mut after, mut looked_at) = (None, 0);
-        while looked_at < MOST_LOOKED_AT {
-            let front = self.line.front(Stand::Aside, after.as_ref(), 0, PAGE).await?;
+        while looked_at < MAX_LOOKED_AT {
+            let front = self.line.front(Section::Aside, after.as_ref(), 0, PAGE).await?;
             looked_at += PAGE;
-            for listed in front.line.into_iter().filter(|listed| items.contains(&listed.place.item)) {
-                let (name, tag) = (listed.place.item.clone(), Some(listed.tag().clone()));
+            for listed in front.line.into_iter().filter(|listed| items.contains(&listed.position.item)) {
+                let (name, tag) = (listed.position.item.clone(), Some(listed.tag().clone()));
                 match self.look(&name).await? {
-                    None => self.line.leave(&listed.place, tag).await?,
-                    Some(known) => self.repair_entry(&name, &known, listed.place, tag).await?,
+                    None => self.line.leave(&listed.position, tag).await?,
+                    Some(known) => self.repair_entry(&name, &known, listed.position, tag).await?,
                 }
             }
             match front.last.filter(|_| !front.is_all) {
@@ -131,7 +133,7 @@ impl Queue {
             return Err(Error::new(Kind::Invalid, message));
         }
         let Some(gone) = self.change_at(name, &Change::TakeBack, Some(expected)).await? else { return Ok(None) };
-        let _ = self.line.leave(&self.line.place(name, &before.record), None).await;
+        let _ = self.line.leave(&self.line.position(name, &before.record), None).await;
         Ok(gone.revision.map(|revision| Swap::Done { revision, now: gone.anchor.now }))
     }
 
@@ -144,7 +146,7 @@ impl Queue {
         Ok(is_gone.then(|| Swap::Done { revision: expected.clone(), now }))
     }
 
-    async fn seen_at(&self, name: &ItemName, expected: &Revision) -> Result<Option<Seen>> {
+    async fn seen_at(&self, name: &ItemName, expected: &Revision) -> Result<Option<ItemSnapshot>> {
         Ok(self.look(name).await?.filter(|seen| seen.revision.as_ref() == Some(expected)))
     }
 
@@ -153,7 +155,7 @@ impl Queue {
         name: &ItemName,
         change: &Change<'_>,
         expected: Option<&Revision>,
-    ) -> Result<Option<Sighting>> {
+    ) -> Result<Option<OptionalSnapshot>> {
         let mut row: OptionalRow<'_> = self.optional_row(name, change);
         let asked = self.clock().now();
         let Some(seen) = row.read(asked).await?.filter(|seen| seen.revision.as_ref() == expected) else {
@@ -169,8 +171,8 @@ impl Queue {
 
     /// The consequences of an item's change. The change counts; what cannot be
     /// done now is found by a worker or a janitor.
-    async fn follow(&self, name: &ItemName, before: &Seen, written: &Seen) {
-        let was = self.line.place(name, &before.record);
+    async fn follow(&self, name: &ItemName, before: &ItemSnapshot, written: &ItemSnapshot) {
+        let was = self.line.position(name, &before.record);
         if written.record.outbox.is_empty() {
             let _ = self.update_line(name, written, was, None).await;
         } else if self.settle(name, written).await.is_ok() {
@@ -179,6 +181,6 @@ impl Queue {
     }
 }
 
-fn done(written: &Seen) -> Option<Swap> {
+fn done(written: &ItemSnapshot) -> Option<Swap> {
     written.revision.clone().map(|revision| Swap::Done { revision, now: written.anchor.now })
 }

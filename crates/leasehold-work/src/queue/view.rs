@@ -7,7 +7,7 @@
 use super::claimer::{Claimer, POLL_WITH_HINTS};
 use super::line::{Front, Listed};
 use leasehold_core::clock::Moment;
-use leasehold_core::item::name::{LinePosition, Priority, Stand};
+use leasehold_core::item::name::{LinePosition, Priority, Section};
 use leasehold_core::item::record::SKEW;
 use leasehold_core::{Anchor, Jitter, Nonce, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -85,8 +85,8 @@ impl View {
     }
 
     /// Called when another worker was faster.
-    pub(super) fn lost_race(&mut self, place: LinePosition, is_one_step: bool) {
-        self.taken.insert(place);
+    pub(super) fn lost_race(&mut self, position: LinePosition, is_one_step: bool) {
+        self.taken.insert(position);
         if !is_one_step {
             self.spread = (self.spread * 2).min(MAX_SPREAD);
             return;
@@ -109,11 +109,11 @@ impl View {
     /// Takes listed entries as candidates, up to the first that is not due yet, which is returned.
     fn take_in(&mut self, front: Front) -> Option<Listed> {
         for mut listed in front.line {
-            if matches!(listed.place.stand, Stand::Later(_)) && listed.place.at > front.now {
+            if matches!(listed.position.section, Section::Later(_)) && listed.position.at > front.now {
                 return Some(listed);
             }
-            listed.is_suspect = self.taken.contains(&listed.place);
-            if !self.busy.contains_key(&listed.place) {
+            listed.is_suspect = self.taken.contains(&listed.position);
+            if !self.busy.contains_key(&listed.position) {
                 self.candidates.push_back(listed);
             }
         }
@@ -147,7 +147,7 @@ impl Claimer {
         if self.view.candidates.is_empty() {
             return Ok(Some(next_due.min(self.view.later)));
         }
-        self.view.candidates.make_contiguous().sort_by(|a, b| a.place.rank().cmp(&b.place.rank()));
+        self.view.candidates.make_contiguous().sort_by(|a, b| a.position.rank().cmp(&b.position.rank()));
         if self.view.spread > 1 && is_one_step {
             self.view.step_aside();
         }
@@ -170,9 +170,9 @@ impl Claimer {
             return Ok(true);
         }
         let limit = 1 + self.view.busy.len().min(PEEKED);
-        let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, 0, limit).await?;
-        let first = front.line.iter().find(|listed| !self.view.busy.contains_key(&listed.place));
-        Ok(first.is_some_and(|first| first.place.rank() < next.place.rank()))
+        let front = self.queue.line.front(Section::Waiting(Priority::HIGHEST), None, 0, limit).await?;
+        let first = front.line.iter().find(|listed| !self.view.busy.contains_key(&listed.position));
+        Ok(first.is_some_and(|first| first.position.rank() < next.position.rank()))
     }
 
     /// Lists the line from the very front, until it finds something.
@@ -181,7 +181,7 @@ impl Claimer {
         let mut after = None;
         loop {
             let asked = self.queue.clock().now();
-            let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
+            let front = self.queue.line.front(Section::Waiting(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
             self.saw(Anchor { now: front.now, asked });
             let is_all = front.is_all;
             after.clone_from(&front.last);
@@ -198,14 +198,14 @@ impl Claimer {
         let (mut after, mut limit) = (None, ASIDE_BATCH);
         loop {
             let asked = self.queue.clock().now();
-            let mut front = self.queue.line.front(Stand::Later(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
+            let mut front = self.queue.line.front(Section::Later(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
             let (now, listed) = (front.now, front.line.len());
             self.saw(Anchor { now, asked });
             after.clone_from(&front.last);
-            front.line.retain(|listed| matches!(listed.place.stand, Stand::Later(_)));
+            front.line.retain(|listed| matches!(listed.position.section, Section::Later(_)));
             let is_all = front.is_all || front.line.len() < listed || after.is_none();
             let first = self.view.take_in(front);
-            let wait = first.as_ref().map_or(LATER, |first| first.place.at.saturating_since(now).min(LATER));
+            let wait = first.as_ref().map_or(LATER, |first| first.position.at.saturating_since(now).min(LATER));
             self.view.later = asked + wait;
             if is_all || first.is_some() || self.view.candidates.len() >= MAX_BATCH {
                 self.view.has_come = !self.view.candidates.is_empty();
@@ -222,7 +222,7 @@ impl Claimer {
             return Ok(false);
         }
         let asked = self.queue.clock().now();
-        let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, skip, SEGMENT).await?;
+        let front = self.queue.line.front(Section::Waiting(Priority::HIGHEST), None, skip, SEGMENT).await?;
         let (listed, known) = (front.line.len(), self.view.candidates.len());
         self.saw(Anchor { now: front.now, asked });
         self.view.take_in(front);
@@ -242,21 +242,21 @@ impl Claimer {
         loop {
             let asked = self.queue.clock().now();
             let Front { line, last, is_all, now } =
-                self.queue.line.front(Stand::Aside, after.as_ref(), 0, ASIDE_BATCH).await?;
+                self.queue.line.front(Section::Aside, after.as_ref(), 0, ASIDE_BATCH).await?;
             after = last;
             for listed in line {
-                if listed.place.stand != Stand::Aside {
+                if listed.position.section != Section::Aside {
                     self.view.aside = asked + ASIDE;
                     return Ok(());
                 }
-                if listed.place.at > now {
-                    self.view.aside = asked + listed.place.at.saturating_since(now).min(ASIDE);
+                if listed.position.at > now {
+                    self.view.aside = asked + listed.position.at.saturating_since(now).min(ASIDE);
                     return Ok(());
                 }
-                if !self.view.busy.contains_key(&listed.place) {
-                    let place = listed.place.clone();
+                if !self.view.busy.contains_key(&listed.position) {
+                    let position = listed.position.clone();
                     if let Err(error) = self.requeue_expired(listed).await {
-                        self.set_aside(place, error).await?;
+                        self.set_aside(position, error).await?;
                     }
                 }
             }
@@ -268,12 +268,12 @@ impl Claimer {
     }
 
     async fn requeue_expired(&mut self, listed: Listed) -> Result<()> {
-        let name = listed.place.item.clone();
+        let name = listed.position.item.clone();
         let tag = Some(listed.tag().clone());
         match self.queue.look(&name).await? {
-            None => self.queue.line.leave(&listed.place, tag).await,
+            None => self.queue.line.leave(&listed.position, tag).await,
             Some(known) if known.has_run_out() => self.queue.reap_known(&name, known).await.map(|_| ()),
-            Some(known) => self.queue.repair_entry(&name, &known, listed.place, tag).await,
+            Some(known) => self.queue.repair_entry(&name, &known, listed.position, tag).await,
         }
     }
 }

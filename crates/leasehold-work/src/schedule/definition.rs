@@ -369,7 +369,7 @@ impl Definitions {
 
     fn document(&self, job: &LeaseName) -> Document<'_, Published> {
         let what = format!("the definition of `{job}`");
-        Document::new(self.coordinator.store().as_ref(), Key::new(Shelf::Job, job), KIND, what).at_home()
+        Document::new(self.coordinator.store().as_ref(), Key::new(Shelf::Job, job), KIND, what).unless_moved()
     }
 }
 

@@ -258,24 +258,24 @@ fn recovery(mark: SlotMark, journal: &Journal, policy: CatchUp, now: Timestamp) 
 
 /// Whether a past slot still has to be run, when an operator asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owed {
+pub enum BackfillNeed {
     /// No: it has succeeded.
-    Nothing,
+    Done,
     /// Yes: it failed, or was never run.
-    Run,
+    Needed,
     /// Unknown: it has a fate that the journal no longer knows.
-    Forgotten,
+    Unknown,
 }
 
-impl Owed {
+impl BackfillNeed {
     /// Decides by everything known about the job, and by the slot's fate in an earlier backfill.
     pub fn of(known: &Known<'_>, backfilled: Option<SlotState>, slot: Slot) -> Self {
         match backfilled {
-            _ if known.has_succeeded(slot) => Owed::Nothing,
-            Some(SlotState::Done) => Owed::Nothing,
-            Some(_) => Owed::Run,
-            None if known.may_have_succeeded(slot) || known.journal.has_forgotten(slot) => Owed::Forgotten,
-            None => Owed::Run,
+            _ if known.has_succeeded(slot) => BackfillNeed::Done,
+            Some(SlotState::Done) => BackfillNeed::Done,
+            Some(_) => BackfillNeed::Needed,
+            None if known.may_have_succeeded(slot) || known.journal.has_forgotten(slot) => BackfillNeed::Unknown,
+            None => BackfillNeed::Needed,
         }
     }
 }
@@ -401,14 +401,14 @@ mod tests {
         let record = ended(&begun(&Ownership::default(), slot(1), None), Outcome::Succeeded);
         let journal = Journal { forgotten_to: Some(slot(3)), ..Journal::default() };
         let history = History { transfers: record.transfers.clone(), damaged: Vec::new() };
-        let owed = |journal: &Journal, backfilled, at| {
-            Owed::of(&Known { record: &record, history: &history, journal }, backfilled, at)
+        let need = |journal: &Journal, backfilled, at| {
+            BackfillNeed::of(&Known { record: &record, history: &history, journal }, backfilled, at)
         };
-        assert_eq!(owed(&Journal::default(), Some(SlotState::Failed), slot(1)), Owed::Nothing);
-        assert_eq!(owed(&journal, Some(SlotState::Done), slot(2)), Owed::Nothing);
-        assert_eq!(owed(&journal, Some(SlotState::Failed), slot(2)), Owed::Run);
-        assert_eq!(owed(&journal, None, slot(2)), Owed::Forgotten);
-        assert_eq!(owed(&Journal::default(), None, slot(2)), Owed::Run);
+        assert_eq!(need(&Journal::default(), Some(SlotState::Failed), slot(1)), BackfillNeed::Done);
+        assert_eq!(need(&journal, Some(SlotState::Done), slot(2)), BackfillNeed::Done);
+        assert_eq!(need(&journal, Some(SlotState::Failed), slot(2)), BackfillNeed::Needed);
+        assert_eq!(need(&journal, None, slot(2)), BackfillNeed::Unknown);
+        assert_eq!(need(&Journal::default(), None, slot(2)), BackfillNeed::Needed);
     }
 
     #[test]
@@ -416,13 +416,13 @@ mod tests {
         let mut record = ended(&begun(&Ownership::default(), slot(1), None), Outcome::Succeeded);
         record = ended(&begun(&record, slot(2), None), Outcome::Failed);
         let transfers = std::mem::take(&mut record.transfers);
-        let owed = |history: &History, at| {
-            Owed::of(&Known { record: &record, history, journal: &Journal::default() }, None, at)
+        let need = |history: &History, at| {
+            BackfillNeed::of(&Known { record: &record, history, journal: &Journal::default() }, None, at)
         };
         let archived = History { transfers, damaged: Vec::new() };
-        assert_eq!((owed(&archived, slot(1)), owed(&archived, slot(2))), (Owed::Nothing, Owed::Run));
+        assert_eq!((need(&archived, slot(1)), need(&archived, slot(2))), (BackfillNeed::Done, BackfillNeed::Needed));
         let lost = Error::new(leasehold_core::Kind::Corrupt, "a segment is damaged");
         let damaged = History { transfers: Vec::new(), damaged: vec![lost] };
-        assert_eq!(owed(&damaged, slot(1)), Owed::Forgotten);
+        assert_eq!(need(&damaged, slot(1)), BackfillNeed::Unknown);
     }
 }

@@ -288,13 +288,13 @@ fn parse(table: JobTable) -> Result<Job> {
 /// A start that is delayed past the next slot would be taken for that slot's.
 fn check_jitter(jitter: Duration, schedule: &Schedule) -> Result<()> {
     // Enough to see every distance between the slots of nearly all lines that people write.
-    const LOOKED_AT: usize = 25;
+    const MAX_CHECKED: usize = 25;
     if jitter.is_zero() {
         return Ok(());
     }
     // The same on every machine and on every day: a file that is accepted stays valid.
     let from = Timestamp::from_millis(1_767_225_600_000);
-    let slots: Vec<Slot> = schedule.between(from, Timestamp::from_millis(u64::MAX)).take(LOOKED_AT).collect();
+    let slots: Vec<Slot> = schedule.between(from, Timestamp::from_millis(u64::MAX)).take(MAX_CHECKED).collect();
     let distance = slots.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0)).min().unwrap_or(Duration::MAX);
     if jitter <= distance {
         return Ok(());

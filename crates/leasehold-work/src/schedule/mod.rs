@@ -8,17 +8,17 @@ pub(crate) mod definition;
 mod due;
 pub mod env_file;
 mod job;
-mod journal;
-pub(crate) mod journals;
+pub(crate) mod journal;
 pub mod requests;
 mod scheduler;
 mod slots;
 
 pub use cron::Cron;
 pub use definition::{Definition, Definitions, FileRevision, PublishReport, Publisher, RunDefinition};
-pub use due::{COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Known, Last, Owed, Plan, due};
+pub use due::{
+    BackfillNeed, COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Known, Last, Plan, due,
+};
 pub use job::{Busy, Job, JobTable, Timing, backfill_lease, idempotency_key, is_backfill, parse_instant, slot_text};
-pub use journal::{ENTRIES_KEPT, EndReason, Entry, Fate, Journal, Note, RunEnd};
-pub use journals::{JobVerbs, Journals, Listed};
+pub use journal::{ENTRIES_KEPT, EndReason, Entry, Fate, JobVerbs, Journal, Journals, Listed, Note, RunEnd};
 pub use scheduler::{Agenda, Decided, Launcher, Origin, Pulse, Scheduler, Settings, Start, Steering, Watcher};
 pub use slots::{Fold, Gap, Schedule, Zone};

@@ -215,7 +215,7 @@ impl RunRequests {
 
     fn document(&self) -> Result<Document<'_, Requests>> {
         let what = "the requests for runs".to_owned();
-        Ok(Document::new(self.coordinator.store().as_ref(), key()?, KIND, what).at_home())
+        Ok(Document::new(self.coordinator.store().as_ref(), key()?, KIND, what).unless_moved())
     }
 }
 

@@ -1,13 +1,13 @@
 //! A spool, as a [`Backlog`].
 
 use super::claiming::{SpoolClaimer, SpoolGrant};
-use super::folder::{Spool, Where};
+use super::folder::{Spool, SpoolFolder};
 use crate::backlog::{
     Addition, Attempt, Backlog, Carried, Content, ItemView, JanitorReport, OnExpired, Ordered, Wait, Warn,
 };
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use crate::tally::{DeadLetter, Tally};
-use crate::tokens::{as_lost, beside};
+use crate::tokens::{as_lost, off_runtime};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::clock::{Clock, SystemClock};
@@ -38,8 +38,8 @@ impl Backlog for Spool {
         })
     }
 
-    fn hearing(mut self, heard: OnExpired) -> Self {
-        self.heard = heard;
+    fn with_expiry_callback(mut self, on_expired: OnExpired) -> Self {
+        self.on_expired = on_expired;
         self
     }
 
@@ -100,7 +100,7 @@ impl Backlog for Spool {
     async fn renew(&self, grants: &mut [&mut SpoolGrant]) -> Vec<Result<()>> {
         join_all(grants.iter_mut().map(async |grant| {
             let (spool, mut renewed) = (self.clone(), grant.clone());
-            **grant = beside(move || spool.renew(&mut renewed).map(|()| renewed)).await?;
+            **grant = off_runtime(move || spool.renew(&mut renewed).map(|()| renewed)).await?;
             Ok(())
         }))
         .await
@@ -177,8 +177,8 @@ impl Backlog for Spool {
     }
 
     async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport> {
-        let places = [Where::Done, Where::Cancelled, Where::Failed];
-        let done = self.purge(older_than, &places[..if with_dead { 3 } else { 2 }])?;
+        let kinds = [SpoolFolder::Done, SpoolFolder::Cancelled, SpoolFolder::Failed];
+        let done = self.purge(older_than, &kinds[..if with_dead { 3 } else { 2 }])?;
         Ok(JanitorReport::purged(done, warn))
     }
 }

@@ -4,8 +4,8 @@
 //! worker claims in order: it lists `ready/` before each claim while that is short, and often when it is long. It warns
 //! once about a file that it may not claim, and skips it. Non-promise: with several workers the order is approximate.
 
-use super::folder::{Spool, Where, make, same_file, sync};
-use super::listing::{Told, folders, listing};
+use super::folder::{Spool, SpoolFolder, make, same_file, sync};
+use super::listing::{Warnings, folders, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::queue::{Chores, DedupeKey, ItemId, Priority};
@@ -13,7 +13,7 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{
     Epoch, Error, Jitter, Kind, Label, LeaseName, Live, Nonce, Result, Token, Ttl, format_duration, parse_duration,
 };
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_system::watch::PathWatch;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -29,7 +29,7 @@ pub(super) const SHORT: usize = 1_024;
 /// A longer listing is used for this many times the time that it took.
 const LOOKS: u32 = 20;
 /// How many listings one claim takes at most, while others claim everything that it saw.
-const MOST_LOOKS: u32 = 100;
+const MAX_LOOKS: u32 = 100;
 /// When a file that could not be claimed is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 /// How far the workers of a spool spread out at most.
@@ -101,11 +101,11 @@ impl Spool {
         let id = id_of(token)?;
         let nonce = token.nonce.to_string();
         for worker in folders(&self.path("claimed"))?.into_iter().filter(|worker| worker.contains(&nonce)) {
-            let place = Where::Claimed(worker.clone());
-            let found = self.items(&place)?.into_iter().find(|name| name.id == id && name.epoch == token.epoch);
+            let folder = SpoolFolder::Claimed(worker.clone());
+            let found = self.items(&folder)?.into_iter().find(|name| name.id == id && name.epoch == token.epoch);
             if let Some(name) = found {
                 let ttl = Ttl::new(ttl_of(&worker))?;
-                let path = self.path(place.folder()).join(name.to_string());
+                let path = self.path(folder.path()).join(name.to_string());
                 let asked = SystemClock.now();
                 let silent = self.now()?.saturating_since(self.last_heartbeat(&path)?);
                 let trust_until = asked + ttl.get().saturating_sub(silent) - self.grain();
@@ -120,7 +120,7 @@ impl Spool {
         let held = token.epoch;
         let seen = self.find(id).map_or_else(
             |_| "it is gone".to_owned(),
-            |item| format!("seen={}, it is {} now", item.name.epoch, item.place.as_str()),
+            |item| format!("seen={}, it is {} now", item.name.epoch, item.folder.as_str()),
         );
         Error::new(Kind::Fenced, format!("stale epoch refused: resource=`spool:{id}` held={held} {seen}"))
     }
@@ -134,18 +134,18 @@ pub struct SpoolClaimer {
     nonce: Nonce,
     ttl: Ttl,
     candidates: VecDeque<String>,
-    listed: Option<Look>,
+    listed: Option<LastListing>,
     refused: HashMap<String, Moment>,
     cleaned: Option<Moment>,
     swept: Option<Moment>,
     spread: u64,
     jitter: Jitter,
-    told: Told,
+    warnings: Warnings,
 }
 
 /// A listing of `ready/`.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct LastListing {
     at: Moment,
     took: Duration,
     found: usize,
@@ -190,14 +190,14 @@ impl SpoolClaimer {
             swept: None,
             spread: 1,
             jitter,
-            told: Told::default(),
+            warnings: Warnings::default(),
         })
     }
 
     /// Calls `warn` once for each file that is skipped because it cannot be claimed, put back or read.
     #[must_use]
     pub fn warning(mut self, warn: fn(&Error)) -> Self {
-        self.told.by(warn);
+        self.warnings.by(warn);
         self
     }
 
@@ -235,7 +235,7 @@ impl SpoolClaimer {
                 looks += 1;
             }
             // A file server may still list files that are long gone.
-            if self.candidates.is_empty() || looks > MOST_LOOKS {
+            if self.candidates.is_empty() || looks > MAX_LOOKS {
                 self.listed = None;
                 return Ok(None);
             }
@@ -249,7 +249,7 @@ impl SpoolClaimer {
                 }
                 Taken::Gone => self.spread = (self.spread * 2).min(MAX_SPREAD),
                 Taken::Refused(error) => {
-                    self.told.tell(&error);
+                    self.warnings.warn(&error);
                     self.refused.insert(text, SystemClock.now());
                 }
             }
@@ -262,15 +262,15 @@ impl SpoolClaimer {
         let pause = (self.ttl.get() / 3).min(POLL);
         if self.cleaned.is_none_or(|cleaned| now >= cleaned + pause) {
             self.cleaned = Some(now);
-            let Chores { odd, troubles, .. } = self.spool.tend()?;
-            odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
-            let last = odd.into_iter().chain(troubles).last();
-            last.filter(|_| undone(Mend::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
+            let Chores { foreign, troubles, .. } = self.spool.clean_urgent()?;
+            foreign.iter().chain(&troubles).for_each(|error| self.warnings.warn(error));
+            let last = foreign.into_iter().chain(troubles).last();
+            last.filter(|_| is_disabled(Fix::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
         }
         if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
             self.swept = Some(now);
-            let Chores { odd, troubles, .. } = self.spool.clean()?;
-            odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
+            let Chores { foreign, troubles, .. } = self.spool.clean()?;
+            foreign.iter().chain(&troubles).for_each(|error| self.warnings.warn(error));
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl SpoolClaimer {
         let began = SystemClock.now();
         let ready = self.spool.path("ready");
         let all = listing(&ready)?;
-        all.odd(&ready).for_each(|odd| self.told.tell(&odd));
+        all.foreign(&ready).for_each(|error| self.warnings.warn(&error));
         let mut found = all.files;
         let count = found.len();
         self.refused.retain(|_, at| began < *at + REFUSED);
@@ -299,7 +299,7 @@ impl SpoolClaimer {
         }
         found.sort_unstable();
         self.candidates = found.into();
-        self.listed = Some(Look { at: began, took: SystemClock.now().saturating_since(began), found: count });
+        self.listed = Some(LastListing { at: began, took: SystemClock.now().saturating_since(began), found: count });
         Ok(())
     }
 
@@ -308,12 +308,12 @@ impl SpoolClaimer {
         let parsed = FileName::parse(text);
         let mut name = match &parsed {
             Some(name) => name.raised(),
-            None => match self.stranger(text, &from)? {
+            None => match self.adopt_plain_file(text, &from)? {
                 Some(name) => name.raised(),
                 None => return Ok(Taken::Gone),
             },
         };
-        let folder = self.spool.path(Where::Claimed(self.worker.clone()).folder());
+        let folder = self.spool.path(SpoolFolder::Claimed(self.worker.clone()).path());
         let mut path = folder.join(name.to_string());
         let mut asked = SystemClock.now();
         let claim = || self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed);
@@ -333,7 +333,7 @@ impl SpoolClaimer {
         }
         if parsed.is_none() {
             // Another file of that name may have come since it was checked, and its key is not taken yet.
-            let now = self.stranger(text, &path)?.map(|now| now.raised());
+            let now = self.adopt_plain_file(text, &path)?.map(|now| now.raised());
             let differs = |now: &FileName| now.id.is_keyed() != name.id.is_keyed() || now.epoch > name.epoch;
             if let Some(now) = now.filter(differs) {
                 let to = folder.join(now.to_string());
@@ -357,7 +357,7 @@ impl SpoolClaimer {
 
     /// A file that somebody put into `ready/` under a plain name: it becomes an item with that key. If the key is taken
     /// or the name is not a valid key, it gets an id of its own.
-    fn stranger(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
+    fn adopt_plain_file(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
         if !fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
             return Ok(None);
         }

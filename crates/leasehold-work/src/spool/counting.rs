@@ -4,7 +4,7 @@
 //! may be missed; callers that have to be sure look twice.
 
 use super::ending::{REMEMBERED, read_at_most};
-use super::folder::{Spool, SpoolItem, Where};
+use super::folder::{Spool, SpoolFolder, SpoolItem};
 use super::heartbeat::changed;
 use super::listing::{SpoolSurvey, folders};
 use crate::queue::Reason;
@@ -23,14 +23,14 @@ impl Spool {
         let SpoolSurvey { items, closed, .. } = self.survey();
         let mut tally = Tally { troubles: closed, ..Tally::at(now) };
         for item in &items {
-            match item.place {
+            match item.folder {
                 // Its time has come, whatever the clock says.
-                Where::Ready => tally.waits(item.name.due, None),
-                Where::Later => tally.delayed += 1,
-                Where::Claimed(_) => tally.claimed += 1,
-                Where::Done => tally.done += 1,
-                Where::Failed => tally.dead += 1,
-                Where::Cancelled => tally.cancelled += 1,
+                SpoolFolder::Ready => tally.waits(item.name.due, None),
+                SpoolFolder::Later => tally.delayed += 1,
+                SpoolFolder::Claimed(_) => tally.claimed += 1,
+                SpoolFolder::Done => tally.done += 1,
+                SpoolFolder::Failed => tally.dead += 1,
+                SpoolFolder::Cancelled => tally.cancelled += 1,
             }
         }
         for file in self.plain_files().unwrap_or_default() {
@@ -43,11 +43,11 @@ impl Spool {
     /// The dead letters, in the order in which they were given up. Errors of
     /// folders that this user cannot read are added to `troubles`.
     pub fn dead_letters(&self, troubles: &mut Vec<Error>) -> Vec<DeadLetter> {
-        let names = self.items(&Where::Failed).unwrap_or_else(|error| {
+        let names = self.items(&SpoolFolder::Failed).unwrap_or_else(|error| {
             troubles.push(error);
             Vec::new()
         });
-        let letter = |name| self.dead_letter(&SpoolItem { name, place: Where::Failed });
+        let letter = |name| self.dead_letter(&SpoolItem { name, folder: SpoolFolder::Failed });
         let mut letters: Vec<DeadLetter> = names.into_iter().filter_map(letter).collect();
         letters.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         letters
@@ -55,14 +55,14 @@ impl Spool {
 
     /// The dead letter for an item, if it is one and still exists.
     pub fn dead_letter(&self, item: &SpoolItem) -> Option<DeadLetter> {
-        let file = Some(self.at(&item.place, &item.name)).filter(|_| item.place == Where::Failed)?;
+        let file = Some(self.at(&item.folder, &item.name)).filter(|_| item.folder == SpoolFolder::Failed)?;
         let at = fs::symlink_metadata(file).map(|m| changed(&m)).ok()?;
         Some(DeadLetter { why: self.why_dead(item), id: item.name.id.clone(), epoch: item.name.epoch, at, tail: None })
     }
 
     /// Why an item is dead: its last note.
     pub fn why_dead(&self, item: &SpoolItem) -> Option<Reason> {
-        if item.place != Where::Failed {
+        if item.folder != SpoolFolder::Failed {
             return None;
         }
         // By name and not by listing: there may be a note for each of a million items.
@@ -79,7 +79,7 @@ impl Spool {
 
     /// The first bytes of an item's payload; none if this user may not read it.
     pub fn beginning(&self, item: &SpoolItem, most: usize) -> Option<Vec<u8>> {
-        self.beginning_of(&self.at(&item.place, &item.name), most)
+        self.beginning_of(&self.at(&item.folder, &item.name), most)
     }
 
     /// The same for a file with a plain name.
@@ -102,11 +102,13 @@ impl Spool {
         // Items go from `later/` to `ready/` to `claimed/` and back. An item that
         // moves on after its next folder was read is seen by the second look.
         for _ in 0..2 {
-            let open = |item: &SpoolItem| matches!(item.place, Where::Ready | Where::Later | Where::Claimed(_));
+            let open = |item: &SpoolItem| {
+                matches!(item.folder, SpoolFolder::Ready | SpoolFolder::Later | SpoolFolder::Claimed(_))
+            };
             if self.everything()?.iter().any(open) || !self.plain_files()?.is_empty() {
                 return Ok(false);
             }
-            let done = self.items(&Where::Done)?;
+            let done = self.items(&SpoolFolder::Done)?;
             let waiting = folders(&self.path("outbox"))?;
             if done.iter().any(|name| waiting.contains(&format!("{}.e{}", name.id, name.epoch))) {
                 return Ok(false);

@@ -5,13 +5,13 @@
 //! what a stale worker wrote stays until it is purged.
 
 use super::claiming::SpoolGrant;
-use super::folder::{Spool, SpoolItem, Where, failed, is_folder, make, same_file, sync};
+use super::folder::{Spool, SpoolFolder, SpoolItem, failed, is_folder, make, same_file, sync};
 use super::listing::names;
 use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use leasehold_core::{Checkpoint, Error, Kind, Result};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Spool {
             let plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
             let bytes = if plain { read_at_most(&path, Checkpoint::MAX_BYTES).ok()? } else { return None };
             let text = String::from_utf8(bytes);
-            if text.is_err() && undone(Mend::BadCheckpointEndsTheLane) {
+            if text.is_err() && is_disabled(Fix::BadCheckpointEndsTheLane) {
                 std::process::exit(65);
             }
             Checkpoint::new(text.ok()?).ok()
@@ -69,7 +69,7 @@ impl Spool {
     /// Completes an item: the result and the follow-ups count if and only if
     /// this succeeds. A caller that is not sure whether it did may repeat it.
     pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[NewItem]) -> Result<SpoolItem> {
-        let (outbox, done) = (self.outbox(&grant.name), self.at(&Where::Done, &grant.name));
+        let (outbox, done) = (self.outbox(&grant.name), self.at(&SpoolFolder::Done, &grant.name));
         let exists = |path: &Path| path.symlink_metadata().is_ok();
         // Once the item is done, what was written then counts. Nothing is
         // written again, because some of it may have been added.
@@ -79,18 +79,18 @@ impl Spool {
                 self.note(&grant.name, "result", result.bytes())?;
             }
             if !add.is_empty() {
-                self.lay_out(&outbox, add)?;
+                self.write_outbox(&outbox, add)?;
             }
         }
-        if !self.end(grant.path(), &Where::Done, &grant.name)? {
+        if !self.end(grant.path(), &SpoolFolder::Done, &grant.name)? {
             let _ = fs::remove_dir_all(&outbox);
             return Err(self.stale(&grant.name.id, &grant.token));
         }
-        self.fan_out(&outbox)?;
+        self.add_follow_ups(&outbox)?;
         // The first try may have added these without syncing them.
         let lines = if again && !add.is_empty() { &["ready", "later"][..] } else { &[] };
         lines.iter().try_for_each(|line| sync(&self.path(line)))?;
-        Ok(SpoolItem { name: grant.name.clone(), place: Where::Done })
+        Ok(SpoolItem { name: grant.name.clone(), folder: SpoolFolder::Done })
     }
 
     pub(super) fn outbox(&self, name: &FileName) -> PathBuf {
@@ -98,7 +98,7 @@ impl Spool {
     }
 
     /// Writes the follow-ups of a completion to its outbox, under their final names.
-    fn lay_out(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
+    fn write_outbox(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
         self.reach(SpoolStep::LayOut);
         // Removes what an earlier try of the same claim left.
         match fs::remove_dir_all(outbox) {
@@ -116,14 +116,14 @@ impl Spool {
     }
 
     /// Adds the follow-ups in an outbox. Any number of processes may do so at once: each file is moved once.
-    pub(super) fn fan_out(&self, outbox: &Path) -> Result<()> {
+    pub(super) fn add_follow_ups(&self, outbox: &Path) -> Result<()> {
         if !is_folder(outbox) {
             return Ok(());
         }
         for text in names(outbox)? {
             let Some(name) = FileName::parse(&text) else { continue };
             let from = outbox.join(&text);
-            let mut next = self.redated(&from, &name).unwrap_or(name);
+            let mut next = self.with_times_reset(&from, &name).unwrap_or(name);
             if let Some(key) = next.id.as_str().strip_prefix("k.") {
                 match self.take_key_of(&from, &self.path("keys").join(key), &next.id)? {
                     Key::Ours => next.epoch = next.epoch.max(self.first_epoch()?),
@@ -168,22 +168,22 @@ impl Spool {
         is_final: bool,
     ) -> Result<SpoolItem> {
         self.note(&grant.name, "failed", format!("{why}\n").as_bytes())?;
-        let (place, name) = self.after_failure(&grant.name, is_final, retry_in)?;
-        if self.end(grant.path(), &place, &name)? {
-            return Ok(SpoolItem { name, place });
+        let (folder, name) = self.after_failure(&grant.name, is_final, retry_in)?;
+        if self.end(grant.path(), &folder, &name)? {
+            return Ok(SpoolItem { name, folder });
         }
         // An earlier call may have moved it without syncing; then the item has another due time.
         let is_this = |there: &FileName| FileName { due: name.due, ..there.clone() } == name;
-        if let Some(there) = self.items(&place)?.into_iter().find(is_this) {
-            sync(&self.path(place.folder()))?;
-            return Ok(SpoolItem { name: there, place });
+        if let Some(there) = self.items(&folder)?.into_iter().find(is_this) {
+            sync(&self.path(folder.path()))?;
+            return Ok(SpoolItem { name: there, folder });
         }
         Err(self.stale(&grant.name.id, &grant.token))
     }
 
     /// Gives an item back untried.
     pub fn give_back(&self, grant: &SpoolGrant) -> Result<()> {
-        let is_back = self.end(grant.path(), &Where::Ready, &grant.name.raised())?;
+        let is_back = self.end(grant.path(), &SpoolFolder::Ready, &grant.name.raised())?;
         if is_back { Ok(()) } else { Err(self.stale(&grant.name.id, &grant.token)) }
     }
 
@@ -193,18 +193,18 @@ impl Spool {
         name: &FileName,
         is_final: bool,
         retry_in: Option<Duration>,
-    ) -> Result<(Where, FileName)> {
+    ) -> Result<(SpoolFolder, FileName)> {
         let mut next = name.raised();
         next.tried = name.tried.saturating_add(1);
         if is_final || next.tried >= name.most {
-            return Ok((Where::Failed, next));
+            return Ok((SpoolFolder::Failed, next));
         }
         let pause = retry_in.unwrap_or_else(|| Attempts::default().pause(next.tried));
         if pause.is_zero() {
-            return Ok((Where::Ready, next));
+            return Ok((SpoolFolder::Ready, next));
         }
         next.due = self.now()?.plus(pause);
-        Ok((Where::Later, next))
+        Ok((SpoolFolder::Later, next))
     }
 }
 

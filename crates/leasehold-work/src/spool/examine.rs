@@ -4,8 +4,8 @@
 //! it. Nothing in the spool is changed except for a file in `tmp/`, which is removed again.
 //! Non-promise: the answer is for the current user; run it as each user who shares the spool.
 
-use super::folder::{FOLDERS, Spool, Where, failed, is_known};
-use super::listing::{listing, odd_entry};
+use super::folder::{FOLDERS, Spool, SpoolFolder, failed, is_known};
+use super::listing::{foreign_entry, listing};
 use super::name::FileName;
 use super::rights::{GROUP_WRITES, OTHERS_WRITE, SETGID, STICKY, may_use};
 use leasehold_core::{Error, Kind, Nonce, Result, format_duration, printable};
@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How many payloads are checked.
-const LOOKED_AT: usize = 10_000;
+const MAX_CHECKED: usize = 10_000;
 /// How many foreign entries are named.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,12 +127,13 @@ impl Spool {
         checks.extend(self.workers_of_others());
         checks.push(self.payloads());
         checks.push(self.trial());
-        let mut odd = self.survey().odd;
+        let mut foreign = self.survey().foreign;
         if let Ok(own) = listing(self.root()) {
             let strange = own.files.iter().chain(&own.folders).chain(&own.others).filter(|name| !is_known(name));
-            odd.extend(strange.map(|name| odd_entry(self.root(), name, "it is no part of a spool; move it elsewhere")));
+            foreign
+                .extend(strange.map(|name| foreign_entry(self.root(), name, "not part of a spool; move it elsewhere")));
         }
-        checks.extend(odd.iter().take(NAMED).map(|odd| note("entries", odd.to_string())));
+        checks.extend(foreign.iter().take(MAX_NAMED).map(|foreign| note("entries", foreign.to_string())));
         checks
     }
 
@@ -157,9 +158,9 @@ impl Spool {
     /// Waiting items whose payload this user cannot read.
     fn payloads(&self) -> SpoolCheck {
         let (mut looked, mut closed) = (0, Vec::new());
-        for place in [Where::Ready, Where::Later] {
-            let folder = self.path(place.folder());
-            for name in listing(&folder).map(|found| found.files).unwrap_or_default().into_iter().take(LOOKED_AT) {
+        for kind in [SpoolFolder::Ready, SpoolFolder::Later] {
+            let folder = self.path(kind.path());
+            for name in listing(&folder).map(|found| found.files).unwrap_or_default().into_iter().take(MAX_CHECKED) {
                 looked += 1;
                 let path = folder.join(&name);
                 if access(&path, Access::READ_OK).is_err() && path.symlink_metadata().is_ok() {

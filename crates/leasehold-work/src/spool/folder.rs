@@ -43,12 +43,12 @@ pub struct Spool {
     lineage: Lineage,
     abandoned: Duration,
     steps: Observed<SpoolStep>,
-    pub(super) heard: OnExpired,
+    pub(super) on_expired: OnExpired,
 }
 
-/// Where an item is.
+/// The folder that an item is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Where {
+pub enum SpoolFolder {
     /// In line.
     Ready,
     /// In line, but not due yet.
@@ -63,28 +63,28 @@ pub enum Where {
     Cancelled,
 }
 
-impl Where {
+impl SpoolFolder {
     /// The word in JSON and output, the same as for queues in a store.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Where::Ready => "ready",
-            Where::Later => "delayed",
-            Where::Claimed(_) => "claimed",
-            Where::Done => "done",
-            Where::Failed => "dead",
-            Where::Cancelled => "cancelled",
+            SpoolFolder::Ready => "ready",
+            SpoolFolder::Later => "delayed",
+            SpoolFolder::Claimed(_) => "claimed",
+            SpoolFolder::Done => "done",
+            SpoolFolder::Failed => "dead",
+            SpoolFolder::Cancelled => "cancelled",
         }
     }
 
     /// The folder, relative to the root.
-    pub fn folder(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         match self {
-            Where::Ready => "ready".into(),
-            Where::Later => "later".into(),
-            Where::Claimed(worker) => Path::new("claimed").join(worker),
-            Where::Done => "done".into(),
-            Where::Failed => "failed".into(),
-            Where::Cancelled => "cancelled".into(),
+            SpoolFolder::Ready => "ready".into(),
+            SpoolFolder::Later => "later".into(),
+            SpoolFolder::Claimed(worker) => Path::new("claimed").join(worker),
+            SpoolFolder::Done => "done".into(),
+            SpoolFolder::Failed => "failed".into(),
+            SpoolFolder::Cancelled => "cancelled".into(),
         }
     }
 }
@@ -95,7 +95,7 @@ pub struct SpoolItem {
     /// The name of its file.
     pub name: FileName,
     /// The folder that it is in.
-    pub place: Where,
+    pub folder: SpoolFolder,
 }
 
 /// Whether an entry of the spool's root folder belongs to it.
@@ -185,7 +185,7 @@ impl Spool {
             lineage,
             abandoned: ABANDONED,
             steps,
-            heard: OnExpired::default(),
+            on_expired: OnExpired::default(),
         })
     }
 
@@ -279,14 +279,14 @@ impl Spool {
             }
         }
         // An item without a delay does not wait, whatever the clock says now.
-        let folder = if new.delay.is_zero() { Where::Ready } else { self.line_of(&name)? };
+        let folder = if new.delay.is_zero() { SpoolFolder::Ready } else { self.line_of(&name)? };
         self.enter(temporary.path(), &name, &folder)?;
         Ok((name.id, true))
     }
 
     /// The folder for an item that waits, which depends on whether it is due.
-    pub(super) fn line_of(&self, name: &FileName) -> Result<Where> {
-        Ok(if name.due > self.now()? { Where::Later } else { Where::Ready })
+    pub(super) fn line_of(&self, name: &FileName) -> Result<SpoolFolder> {
+        Ok(if name.due > self.now()? { SpoolFolder::Later } else { SpoolFolder::Ready })
     }
 
     pub(super) fn name_for(&self, new: &NewItem) -> Result<FileName> {
@@ -332,8 +332,8 @@ impl Spool {
         fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_temporary(m.ino())) || self.find(id).is_ok()
     }
 
-    fn enter(&self, temporary: &Path, name: &FileName, to: &Where) -> Result<()> {
-        let folder = to.folder();
+    fn enter(&self, temporary: &Path, name: &FileName, to: &SpoolFolder) -> Result<()> {
+        let folder = to.path();
         self.reach(SpoolStep::Enter);
         let path = self.path(&folder).join(name.to_string());
         match fs::rename(temporary, &path) {
@@ -381,12 +381,12 @@ impl Spool {
     }
 
     /// The path of an item in this folder.
-    pub(super) fn at(&self, place: &Where, name: &FileName) -> PathBuf {
-        self.path(place.folder()).join(name.to_string())
+    pub(super) fn at(&self, folder: &SpoolFolder, name: &FileName) -> PathBuf {
+        self.path(folder.path()).join(name.to_string())
     }
 
     /// Ends a claim, by one rename. False if the item was no longer there.
-    pub(super) fn end(&self, from: &Path, to: &Where, name: &FileName) -> Result<bool> {
+    pub(super) fn end(&self, from: &Path, to: &SpoolFolder, name: &FileName) -> Result<bool> {
         let is_moved = self.shift(from, &self.at(to, name), SpoolStep::End, SpoolStep::SyncEnded)?;
         if is_moved {
             let _ = fs::remove_file(heartbeat_file(from));
@@ -394,7 +394,7 @@ impl Spool {
         Ok(is_moved)
     }
 
-    /// Where an item is. It may have moved on by the time this returns.
+    /// The folder that an item is in. It may have moved on by the time this returns.
     pub fn find(&self, id: &ItemId) -> Result<SpoolItem> {
         // An item that is moved while the folders are read may be missed once.
         let mut closed = Vec::new();

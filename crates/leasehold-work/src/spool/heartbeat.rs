@@ -13,7 +13,7 @@ use super::name::FileName;
 use super::steps::SpoolStep;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Kind, Nonce, Result, Timestamp};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_system::volume;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 use rustix::io::Errno;
@@ -63,7 +63,7 @@ impl Spool {
             Ok(()) => {}
             Err(Errno::NOENT) => return lost("was lost: somebody moved it"),
             // Only a file's owner may set its times, but we may write in the folder.
-            Err(Errno::PERM | Errno::ACCESS) if !undone(Mend::SignOfLifeNeedsTheOwner) => {
+            Err(Errno::PERM | Errno::ACCESS) if !is_disabled(Fix::SignOfLifeNeedsTheOwner) => {
                 let heartbeat = heartbeat_file(grant.path());
                 self.give_heartbeat(&heartbeat).map_err(|e| failed(e, "write the heartbeat", &heartbeat))?;
                 // An operator may have moved it, or a janitor that found it silent.
@@ -122,7 +122,7 @@ impl Spool {
 
     /// The new name of an item that waits too long because the clock was set back: it then waits as long as was
     /// requested, from now on. None if that is not so.
-    pub(super) fn redated(&self, path: &Path, name: &FileName) -> Option<FileName> {
+    pub(super) fn with_times_reset(&self, path: &Path, name: &FileName) -> Option<FileName> {
         let since = changed(&fs::symlink_metadata(path).ok()?);
         let now = self.now().ok()?;
         let misdated = since > now.plus(self.skew());

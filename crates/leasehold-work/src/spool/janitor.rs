@@ -6,9 +6,9 @@
 //! it does not know whether a worker is alive, only when it last gave a heartbeat.
 
 use super::claiming::{SHORT, ttl_of};
-use super::folder::{Spool, SpoolItem, Where, sync};
+use super::folder::{Spool, SpoolFolder, SpoolItem, sync};
 use super::heartbeat::heartbeat_file;
-use super::listing::{folders, listing, odd_entry};
+use super::listing::{folders, foreign_entry, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::backlog::{Expired, ItemView};
@@ -41,34 +41,34 @@ impl Spool {
     }
 
     /// The part for which somebody may be waiting.
-    pub(super) fn tend(&self) -> Result<Chores> {
+    pub(super) fn clean_urgent(&self) -> Result<Chores> {
         self.look(false)
     }
 
     fn look(&self, thorough: bool) -> Result<Chores> {
         let mut round = Round { now: self.now()?, thorough, chores: Chores::default() };
-        let looked = [self.bring_in(&mut round), self.look_after_all(&mut round), self.finish(&mut round)];
+        let looked = [self.promote_due(&mut round), self.check_workers(&mut round), self.finish(&mut round)];
         round.chores.troubles.extend(looked.into_iter().filter_map(Result::err));
         Ok(round.chores)
     }
 
     /// Moves items that have become due into line.
-    fn bring_in(&self, round: &mut Round) -> Result<()> {
+    fn promote_due(&self, round: &mut Round) -> Result<()> {
         let later = self.path("later");
         let found = listing(&later)?;
-        round.chores.odd.extend(found.odd(&later));
+        round.chores.foreign.extend(found.foreign(&later));
         // If there are many, the times at which they began to wait are checked only in thorough rounds.
         let look_at_all = round.thorough || found.files.len() <= SHORT;
         for text in found.files {
             let Some(name) = FileName::parse(&text) else {
                 let why = "it has no item's name, so nobody knows when it is due; move it to ready/";
-                round.chores.odd.push(odd_entry(&later, &text, why));
+                round.chores.foreign.push(foreign_entry(&later, &text, why));
                 continue;
             };
             let from = later.join(&text);
             let (to, due) = if name.due <= round.now {
                 (self.path("ready").join(&text), true)
-            } else if let Some(next) = look_at_all.then(|| self.redated(&from, &name)).flatten() {
+            } else if let Some(next) = look_at_all.then(|| self.with_times_reset(&from, &name)).flatten() {
                 (later.join(next.to_string()), false)
             } else {
                 continue;
@@ -81,29 +81,29 @@ impl Spool {
         Ok(())
     }
 
-    fn look_after_all(&self, round: &mut Round) -> Result<()> {
+    fn check_workers(&self, round: &mut Round) -> Result<()> {
         for worker in folders(&self.path("claimed"))? {
-            if let Err(error) = self.look_after(&worker, round) {
+            if let Err(error) = self.check_worker(&worker, round) {
                 round.chores.troubles.push(error);
             }
         }
         Ok(())
     }
 
-    fn look_after(&self, worker: &str, round: &mut Round) -> Result<()> {
+    fn check_worker(&self, worker: &str, round: &mut Round) -> Result<()> {
         let folder = self.path("claimed").join(worker);
         let ttl = ttl_of(worker);
         let found = listing(&folder)?;
-        round.chores.odd.extend(found.odd(&folder));
+        round.chores.foreign.extend(found.foreign(&folder));
         for text in &found.files {
             let Some(name) = FileName::parse(text) else {
                 let why = "it has no item's name; if nobody works on it, move it back to ready/";
-                round.chores.odd.push(odd_entry(&folder, text, why));
+                round.chores.foreign.push(foreign_entry(&folder, text, why));
                 continue;
             };
             let Some(silent) = self.silent_for(&folder.join(text), ttl, round.now) else { continue };
             match self.put_back(worker, &folder.join(text), &name, silent) {
-                Ok(Some(Where::Failed)) => round.chores.buried += 1,
+                Ok(Some(SpoolFolder::Failed)) => round.chores.buried += 1,
                 Ok(Some(_)) => round.chores.requeued += 1,
                 Ok(None) => {}
                 Err(error) => round.chores.troubles.push(error),
@@ -126,7 +126,7 @@ impl Spool {
     }
 
     /// Puts back an expired item; returns where it is then, unless another process was faster.
-    fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<Where>> {
+    fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<SpoolFolder>> {
         let (to, next) = self.after_failure(name, false, Some(Duration::ZERO))?;
         if !self.shift(from, &self.at(&to, &next), SpoolStep::Requeue, SpoolStep::SyncEnded)? {
             return Ok(None);
@@ -134,8 +134,8 @@ impl Spool {
         let _ = fs::remove_file(heartbeat_file(from));
         let why = format!("worker {worker} was silent for {}", format_duration(silent));
         let _ = self.note(name, "expired", format!("{why}\n").as_bytes());
-        self.heard.tell(|| {
-            let seen = ItemView::File(SpoolItem { name: next.clone(), place: to.clone() });
+        self.on_expired.call(|| {
+            let seen = ItemView::File(SpoolItem { name: next.clone(), folder: to.clone() });
             Expired { id: name.id.clone(), epoch: name.epoch, seen }
         });
         Ok(Some(to))
@@ -148,7 +148,7 @@ impl Spool {
             return Ok(());
         }
         let done: HashSet<String> =
-            self.items(&Where::Done)?.iter().map(|name| format!("{}.e{}", name.id, name.epoch)).collect();
+            self.items(&SpoolFolder::Done)?.iter().map(|name| format!("{}.e{}", name.id, name.epoch)).collect();
         // Before anything is added: if the completion were lost, the item would
         // be worked on again and its follow-ups added twice.
         if waiting.iter().any(|text| done.contains(text)) {
@@ -157,7 +157,7 @@ impl Spool {
         for text in waiting {
             let outbox = self.path("outbox").join(&text);
             if done.contains(&text) {
-                match self.fan_out(&outbox) {
+                match self.add_follow_ups(&outbox) {
                     Ok(()) => round.chores.settled += 1,
                     Err(error) => round.chores.troubles.push(error),
                 }

@@ -3,7 +3,7 @@
 //! Promise: an entry that cannot be an item, or cannot be read, is reported and skipped, and hides no other. Links are
 //! not followed. Non-promise: an entry that moves while its folder is read may be missed.
 
-use super::folder::{Spool, SpoolItem, Where, failed, same_file};
+use super::folder::{Spool, SpoolFolder, SpoolItem, failed, same_file};
 use super::name::FileName;
 use crate::queue::{DedupeKey, ItemId};
 use leasehold_core::{Error, Kind, Result, printable};
@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// How many different warnings one worker gives.
-const MOST_TOLD: usize = 1_000;
+const MAX_WARNINGS: usize = 1_000;
 
 /// The contents of a folder.
 #[derive(Default)]
@@ -35,15 +35,15 @@ impl Listing {
     }
 
     /// An error for each entry that is not a plain file.
-    pub fn odd(&self, folder: &Path) -> impl Iterator<Item = Error> {
-        let why = "it is no plain file with a name in UTF-8; move it elsewhere, or remove it";
-        self.folders.iter().chain(&self.others).map(move |odd| odd_entry(folder, odd, why))
+    pub fn foreign(&self, folder: &Path) -> impl Iterator<Item = Error> {
+        let why = "not a plain file with a UTF-8 name; move it elsewhere, or remove it";
+        self.folders.iter().chain(&self.others).map(move |foreign| foreign_entry(folder, foreign, why))
     }
 }
 
 /// The warning about an entry that is skipped.
-pub(super) fn odd_entry(folder: &Path, name: &str, why: &str) -> Error {
-    Error::new(Kind::Invalid, format!("passed over `{}` in {}: {why}", printable(name), folder.display()))
+pub(super) fn foreign_entry(folder: &Path, name: &str, why: &str) -> Error {
+    Error::new(Kind::Invalid, format!("skipped `{}` in {}: {why}", printable(name), folder.display()))
 }
 
 /// Lists a folder.
@@ -105,30 +105,36 @@ pub struct SpoolSurvey {
     /// Errors of folders that this user cannot look into; there may be items in them.
     pub closed: Vec<Error>,
     /// Errors for entries that are where items are and cannot be one.
-    pub odd: Vec<Error>,
+    pub foreign: Vec<Error>,
 }
 
 impl Spool {
     /// The items in a folder, in order. Files with other names are left out.
-    pub fn items(&self, place: &Where) -> Result<Vec<FileName>> {
-        Ok(in_order(names(&self.path(place.folder()))?))
+    pub fn items(&self, folder: &SpoolFolder) -> Result<Vec<FileName>> {
+        Ok(in_order(names(&self.path(folder.path()))?))
     }
 
     /// Reads everything. What cannot be read hides nothing else.
     pub fn survey(&self) -> SpoolSurvey {
         let mut seen = SpoolSurvey::default();
-        let mut places = vec![Where::Ready, Where::Later, Where::Done, Where::Failed, Where::Cancelled];
+        let mut kinds = vec![
+            SpoolFolder::Ready,
+            SpoolFolder::Later,
+            SpoolFolder::Done,
+            SpoolFolder::Failed,
+            SpoolFolder::Cancelled,
+        ];
         match listing(&self.path("claimed")) {
-            Ok(claimed) => drop(places.splice(2..2, claimed.folders.into_iter().map(Where::Claimed))),
+            Ok(claimed) => drop(kinds.splice(2..2, claimed.folders.into_iter().map(SpoolFolder::Claimed))),
             Err(error) => seen.closed.push(error),
         }
-        for place in places {
-            let folder = self.path(place.folder());
+        for kind in kinds {
+            let folder = self.path(kind.path());
             match listing(&folder) {
                 Ok(found) => {
-                    seen.odd.extend(found.odd(&folder));
+                    seen.foreign.extend(found.foreign(&folder));
                     let items = in_order(found.files).into_iter();
-                    seen.items.extend(items.map(|name| SpoolItem { name, place: place.clone() }));
+                    seen.items.extend(items.map(|name| SpoolItem { name, folder: kind.clone() }));
                 }
                 Err(error) => seen.closed.push(error),
             }
@@ -164,24 +170,24 @@ fn in_order(mut names: Vec<String>) -> Vec<FileName> {
 
 /// The warnings that a worker has given, each once.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    said: HashSet<String>,
+pub(super) struct Warnings {
+    given: HashSet<String>,
     warn: Option<fn(&Error)>,
 }
 
-impl Told {
+impl Warnings {
     /// Sets the function that is called with warnings.
     pub fn by(&mut self, warn: fn(&Error)) {
         self.warn = Some(warn);
     }
 
     /// Warns, unless it did so before.
-    pub fn tell(&mut self, error: &Error) {
+    pub fn warn(&mut self, error: &Error) {
         let Some(warn) = self.warn else { return };
-        if self.said.len() < MOST_TOLD && self.said.insert(error.to_string()) {
+        if self.given.len() < MAX_WARNINGS && self.given.insert(error.to_string()) {
             warn(error);
-            if self.said.len() == MOST_TOLD {
-                warn(&Error::new(Kind::Invalid, format!("{MOST_TOLD} such lines were said; there may be more")));
+            if self.given.len() == MAX_WARNINGS {
+                warn(&Error::new(Kind::Invalid, format!("{MAX_WARNINGS} such warnings were given; there may be more")));
             }
         }
     }

@@ -40,7 +40,7 @@ mod temporary;
 
 pub use claiming::{SpoolClaimer, SpoolGrant};
 pub use examine::{Fitness, Presence, SpoolCheck, examine_empty};
-pub use folder::{Spool, SpoolItem, Where};
+pub use folder::{Spool, SpoolFolder, SpoolItem};
 pub use listing::{PlainFile, SpoolSurvey};
 pub use name::FileName;
 pub use operating::{Note, Shown};

@@ -6,7 +6,7 @@
 
 use super::claiming::{lease_of, worker_name};
 use super::ending::read_at_most;
-use super::folder::{Spool, SpoolItem, Where, failed, make};
+use super::folder::{Spool, SpoolFolder, SpoolItem, failed, make};
 use super::heartbeat::changed;
 use super::listing::names;
 use super::name::FileName;
@@ -51,7 +51,7 @@ impl Spool {
     /// Looks at an item without changing anything.
     pub fn show(&self, id: &ItemId) -> Result<Shown> {
         let item = self.find(id)?;
-        let path = self.at(&item.place, &item.name);
+        let path = self.at(&item.folder, &item.name);
         let now = self.now()?;
         let stamp = self.last_heartbeat(&path).unwrap_or(now);
         let bytes = fs::symlink_metadata(&path).map_or(0, |m| m.len());
@@ -79,22 +79,25 @@ impl Spool {
                 Err(Error::new(Kind::Invalid, message))
             }
             Order::Retry { past } => {
-                let allowed = |place: &Where| *place != Where::Done;
+                let allowed = |folder: &SpoolFolder| *folder != SpoolFolder::Done;
                 let last = |name: &FileName| past.map_or(name.epoch, |past| name.epoch.max(past));
                 let next = |name: &FileName| FileName { epoch: last(name), tried: 0, ..name.clone() }.raised();
-                Ok((self.order(id, ordered, "retried", allowed, &Where::Ready, next)?, None))
+                Ok((self.order(id, ordered, "retried", allowed, &SpoolFolder::Ready, next)?, None))
             }
             Order::Cancel => {
-                let allowed = |place: &Where| !matches!(place, Where::Done | Where::Cancelled);
-                Ok((self.order(id, ordered, "cancelled", allowed, &Where::Cancelled, FileName::raised)?, None))
+                let allowed = |folder: &SpoolFolder| !matches!(folder, SpoolFolder::Done | SpoolFolder::Cancelled);
+                Ok((self.order(id, ordered, "cancelled", allowed, &SpoolFolder::Cancelled, FileName::raised)?, None))
             }
             Order::HandOff { to, ttl } => {
                 let nonce = Nonce::random();
                 let worker = worker_name(&to.label, nonce, *ttl);
                 let folder = self.path("claimed").join(&worker);
-                let allowed = |place: &Where| matches!(place, Where::Ready | Where::Later | Where::Claimed(_));
+                let allowed = |folder: &SpoolFolder| {
+                    matches!(folder, SpoolFolder::Ready | SpoolFolder::Later | SpoolFolder::Claimed(_))
+                };
                 make(&folder, self.rights())?;
-                let moved = self.order(id, ordered, "handed_off", allowed, &Where::Claimed(worker), FileName::raised);
+                let moved =
+                    self.order(id, ordered, "handed_off", allowed, &SpoolFolder::Claimed(worker), FileName::raised);
                 // Only if it is empty: then the item was not moved.
                 let _ = fs::remove_dir(&folder);
                 let item = moved?;
@@ -115,8 +118,8 @@ impl Spool {
         id: &ItemId,
         Ordered { by, why, if_epoch, .. }: &Ordered,
         kind: &str,
-        allowed: impl Fn(&Where) -> bool,
-        to: &Where,
+        allowed: impl Fn(&SpoolFolder) -> bool,
+        to: &SpoolFolder,
         next: impl Fn(&FileName) -> FileName,
     ) -> Result<SpoolItem> {
         const TRIES: u32 = 20;
@@ -126,12 +129,12 @@ impl Spool {
             if let Some(expected) = if_epoch.filter(|expected| *expected != seen) {
                 return Err(changed_since(&format!("item `{id}`"), expected, seen));
             }
-            if !allowed(&item.place) {
-                let message = format!("item `{id}` is {}; nothing was changed", item.place.as_str());
+            if !allowed(&item.folder) {
+                let message = format!("item `{id}` is {}; nothing was changed", item.folder.as_str());
                 return Err(Error::new(Kind::Invalid, message));
             }
             let next = next(&item.name);
-            if self.end(&self.at(&item.place, &item.name), to, &next)? {
+            if self.end(&self.at(&item.folder, &item.name), to, &next)? {
                 let noted = self.note(&next, kind, format!("{by}: {why}\n").as_bytes());
                 noted.map_err(|error| {
                     let message = format!(
@@ -142,7 +145,7 @@ impl Spool {
                     );
                     Error::new(Kind::Indeterminate, message).with_source(error)
                 })?;
-                return Ok(SpoolItem { name: next, place: to.clone() });
+                return Ok(SpoolItem { name: next, folder: to.clone() });
             }
         }
         Err(Error::new(Kind::Contended, format!("item `{id}` moves too fast; try again")))
@@ -150,7 +153,7 @@ impl Spool {
 
     /// The payload of an item; none if it is longer than `most`.
     pub fn payload(&self, item: &SpoolItem, most: usize) -> Result<Option<Vec<u8>>> {
-        let path = self.at(&item.place, &item.name);
+        let path = self.at(&item.folder, &item.name);
         let bytes = read_at_most(&path, most).map_err(|e| failed(e, "read", &path))?;
         Ok((bytes.len() <= most).then_some(bytes))
     }

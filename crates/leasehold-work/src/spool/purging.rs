@@ -6,7 +6,7 @@
 //! the old one, and the next purge removes what is left. Non-promise: purging cannot be undone.
 
 use super::first_epoch::first_epoch_after;
-use super::folder::{Spool, Where, failed, sync};
+use super::folder::{Spool, SpoolFolder, failed, sync};
 use super::listing::{listing, names};
 use super::name::FileName;
 use super::steps::SpoolStep;
@@ -40,7 +40,7 @@ type Notes = HashMap<String, Vec<(Epoch, String)>>;
 
 impl Spool {
     /// Removes items that were finished longer ago than this, with their notes and keys.
-    pub fn purge(&self, older_than: Duration, places: &[Where]) -> Result<Purged> {
+    pub fn purge(&self, older_than: Duration, kinds: &[SpoolFolder]) -> Result<Purged> {
         if older_than < self.abandoned() {
             let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
             return Err(Error::invalid("age", format_duration(older_than), form));
@@ -49,8 +49,8 @@ impl Spool {
         let now = self.now()?;
         let mut purged = Purged::default();
         let mut leaving = Vec::new();
-        for place in places {
-            match self.finished(place, older_than, now, &mut purged.troubles) {
+        for kind in kinds {
+            match self.finished(kind, older_than, now, &mut purged.troubles) {
                 Ok(found) => leaving.extend(found),
                 Err(error) => purged.troubles.push(error),
             }
@@ -95,12 +95,12 @@ impl Spool {
     /// Items that have been in a folder for long enough, and those that an earlier purge had begun to remove.
     fn finished(
         &self,
-        place: &Where,
+        kind: &SpoolFolder,
         older_than: Duration,
         now: Timestamp,
         troubles: &mut Vec<Error>,
     ) -> Result<Vec<Leaving>> {
-        let folder = self.path(place.folder());
+        let folder = self.path(kind.path());
         let found = listing(&folder)?;
         let mut leaving = Vec::new();
         for text in found.files.iter().chain(&found.hidden) {

@@ -1,7 +1,7 @@
 //! What a spool's folders say about a token.
 
 use super::claiming::id_of;
-use super::folder::{Spool, SpoolItem, Where};
+use super::folder::{Spool, SpoolFolder, SpoolItem};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Epoch, Kind, Resolved, Result, Right, Token, TokenState};
 use std::fs;
@@ -38,15 +38,16 @@ impl Spool {
                 Err(error) => return Err(error),
             }
             let nonce = token.nonce.to_string();
-            let moves = |item: &SpoolItem| matches!(&item.place, Where::Claimed(worker) if worker.contains(&nonce));
+            let moves =
+                |item: &SpoolItem| matches!(&item.folder, SpoolFolder::Claimed(worker) if worker.contains(&nonce));
             if !seen.as_ref().is_some_and(|item| item.name.epoch == token.epoch && moves(item)) {
                 break;
             }
         }
         let Some(item) = seen else { return found(Epoch::ZERO, TokenState::Missing) };
-        let state = match (item.name.epoch.cmp(&token.epoch), &item.place) {
+        let state = match (item.name.epoch.cmp(&token.epoch), &item.folder) {
             (std::cmp::Ordering::Greater, _) => TokenState::Superseded { by: self.succession(&item) },
-            (std::cmp::Ordering::Equal, Where::Done) => TokenState::Ended { how: "completed" },
+            (std::cmp::Ordering::Equal, SpoolFolder::Done) => TokenState::Ended { how: "completed" },
             _ => TokenState::NeverGranted,
         };
         found(item.name.epoch, state)
@@ -61,8 +62,8 @@ impl Spool {
             let line: String = text.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
             Some(format!("{} by {line}, ", kind.replace('_', " ")))
         });
-        let place = match &item.place {
-            Where::Claimed(worker) => format!("now held by {worker}"),
+        let place = match &item.folder {
+            SpoolFolder::Claimed(worker) => format!("now held by {worker}"),
             other => format!("it is {} now", other.as_str()),
         };
         format!("{}{place}", order.unwrap_or_default())

@@ -12,7 +12,7 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_stores::open;
 use leasehold_testbed::{Postgres, postgres, redis};
 use leasehold_work::queue::{Queue, State, What};
-use leasehold_work::spool::{Spool, SpoolStep, Where};
+use leasehold_work::spool::{Spool, SpoolFolder, SpoolStep};
 use mortal::{STORE_STEPS, spool_step};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
@@ -322,7 +322,7 @@ fn look(place: &QueueLocation, findings: &mut Findings) {
         QueueLocation::Spool(path) => {
             for item in Spool::open(path).unwrap().everything().unwrap() {
                 let id = item.name.id.to_string();
-                if item.place == Where::Done {
+                if item.folder == SpoolFolder::Done {
                     let twice = findings.done.insert(id.clone(), item.name.epoch.get());
                     assert!(twice.is_none(), "{id} is done twice");
                 } else {

@@ -181,7 +181,7 @@ fn plan(project: &Path, snippet: &Snippet, flags: &HookFlags) -> Result<Change> 
     if path.exists() && !path.is_file() {
         return Err(Error::new(
             Kind::Unsupported,
-            format!("`{}` is no plain file; nothing was changed", path.display()),
+            format!("`{}` is not a plain file; nothing was changed", path.display()),
         ));
     }
     let before = match std::fs::read_to_string(&path) {

@@ -5,7 +5,7 @@ use super::{Finding, Verdict, finding};
 use crate::remedy;
 use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::migration::{self, Seen};
+use leasehold_core::migration::{self, MarksSnapshot};
 use leasehold_core::relocation::{Address, Relocation};
 use leasehold_core::store::{Class, ClockSource, Reach, Store, Swap, Watching};
 use leasehold_core::{Coordinator, Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
@@ -54,7 +54,7 @@ pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
 
 /// Whether the leases live here, or are on their way to another store or from one.
 pub async fn migration(store: &dyn Store) -> Result<Vec<Finding>> {
-    let Seen { marks, now } = migration::look(store).await?;
+    let MarksSnapshot { marks, now } = migration::look(store).await?;
     let marks = [marks.leaving, marks.arriving].into_iter().flatten();
     let findings = marks.map(|mark| {
         let (from, to) = mark.ends();
@@ -177,7 +177,7 @@ pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Fi
         }
     }
     // After the records: a migration marks its namespaces first.
-    let Seen { marks, .. } = migration::look(coordinator.store().as_ref()).await?;
+    let MarksSnapshot { marks, .. } = migration::look(coordinator.store().as_ref()).await?;
     for mark in [marks.leaving, marks.arriving].into_iter().flatten() {
         stray.remove(&mark.state.migration());
     }

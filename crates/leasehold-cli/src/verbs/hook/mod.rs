@@ -11,7 +11,7 @@ use crate::args::{Hook as Args, HookHost};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::run_context::RunContext;
-use crate::supervise::settlement::passes;
+use crate::supervise::settlement::is_temporary;
 use host::{Event, Verdict};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::lease::protocol::Report;
@@ -153,7 +153,7 @@ async fn judge(context: &Context, args: &Args, run: &OnceLock<RunContext>) -> Ve
             TokenState::Live(_) => Verdict::Allow,
             _ => Verdict::Deny(format!("{}. {STOP}", found.refusal(&token))),
         },
-        Ok(Err(error)) if passes(error.kind()) => unconfirmed(run.get(), &error.to_string()),
+        Ok(Err(error)) if is_temporary(error.kind()) => unconfirmed(run.get(), &error.to_string()),
         Ok(Err(error)) => Verdict::Deny(format!("lease `{token}` cannot be confirmed: {error}. {STOP}")),
         Err(_) => unconfirmed(run.get(), "the store did not answer in time"),
     }

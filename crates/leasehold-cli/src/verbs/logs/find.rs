@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How many items are looked for in the store to find which files are of its own.
-const MOST_LOOKED_FOR: usize = 50;
+const MAX_LOOKED_FOR: usize = 50;
 
 pub struct Finder<'a> {
     pub context: &'a Context,
@@ -336,7 +336,7 @@ async fn of_this_store(
         let named = records.iter().filter_map(|record| record.file.as_deref()?.rsplit('/').next());
         let mut is_ours = named.into_iter().any(|file| Some(file) == name);
         if let Some(item) = local.item.as_ref().filter(|_| !is_ours) {
-            if !lineages.contains_key(item) && lineages.len() < MOST_LOOKED_FOR {
+            if !lineages.contains_key(item) && lineages.len() < MAX_LOOKED_FOR {
                 let seen = match item.parse::<ItemId>() {
                     Ok(id) => queue.inspect(&id).await.ok(),
                     Err(_) => None,

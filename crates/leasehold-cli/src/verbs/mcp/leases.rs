@@ -9,8 +9,8 @@ use crate::verbs::{look, run};
 use crate::{output, view};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Drain, Error, Event, HolderId, Kind, Label, LeaseName, NamePattern, Outcome, Released,
-    Resolver, Result, Right, Standing, Ttl,
+    Acquired, Ask, Coordinator, Drain, Error, Event, HolderId, KeeperState, Kind, Label, LeaseName, NamePattern,
+    Outcome, Released, Resolver, Result, Right, Ttl,
 };
 use leasehold_work::Renewed;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ pub async fn acquire(call: &Call<'_>) -> Result<Value> {
         );
         return Err(Error::new(Kind::Invalid, message));
     }
-    if is_kept && let Some((token, Standing::Held { .. })) = session.standing(&lease) {
+    if is_kept && let Some((token, KeeperState::Held { .. })) = session.state(&lease) {
         // The store decides, not what was believed last: an operator may just have taken it away.
         if session.tokens(&token)?.resolve(&token).await?.in_force(&token).is_ok() {
             let message = format!("lease `{token}` is held here already; release it first, or use its token");
@@ -95,8 +95,8 @@ pub async fn acquire(call: &Call<'_>) -> Result<Value> {
 
 pub async fn renew(call: &Call<'_>) -> Result<Value> {
     let (session, token) = (call.session, call.token()?);
-    let (until, asked) = match session.standing(&token.lease).filter(|(kept, _)| kept.claim() == token.claim()) {
-        Some((_, Standing::Lost(loss))) => {
+    let (until, asked) = match session.state(&token.lease).filter(|(kept, _)| kept.claim() == token.claim()) {
+        Some((_, KeeperState::Lost(loss))) => {
             return Err(Error::new(Kind::Lost, format!("lease `{token}` was lost: {loss}")));
         }
         // The store decides, not what was believed last.
@@ -122,7 +122,7 @@ pub async fn release(call: &Call<'_>) -> Result<Value> {
     let answer = |status: &str, lease: &LeaseName| json!({ "status": status, "lease": lease.as_str() });
     if let Some(lease) = call.text("lease").filter(|_| call.text("token").is_none()) {
         let lease: LeaseName = lease.parse()?;
-        if session.standing(&lease).is_none() && session.was_released(&lease) {
+        if session.state(&lease).is_none() && session.was_released(&lease) {
             return Ok(answer("already_released", &lease));
         }
     }
@@ -139,7 +139,7 @@ pub async fn release(call: &Call<'_>) -> Result<Value> {
         return Err(Error::new(Kind::Invalid, message));
     }
     let outcome = if call.is_on("failed") { Outcome::Failed } else { Outcome::Succeeded };
-    let ours = session.standing(&token.lease).is_some_and(|(kept, _)| kept.claim() == token.claim());
+    let ours = session.state(&token.lease).is_some_and(|(kept, _)| kept.claim() == token.claim());
     let grant = if ours { session.let_go(&token.lease).await } else { None };
     let released = match grant {
         Some(grant) => {
@@ -186,7 +186,7 @@ pub async fn show(call: &Call<'_>) -> Result<Value> {
     let lease: LeaseName = call.text("lease").unwrap_or_default().parse()?;
     let seen = call.session.coordinator.inspect(&lease).await?;
     let mut value = view::lease_json(&seen);
-    value["held_here"] = json!(call.era == Era::Session && call.session.standing(&lease).is_some());
+    value["held_here"] = json!(call.era == Era::Session && call.session.state(&lease).is_some());
     value["transfers"] =
         seen.record.transfers.iter().rev().take(TRANSFERS).map(|transfer| view::transfer_json(transfer)).collect();
     Ok(value)

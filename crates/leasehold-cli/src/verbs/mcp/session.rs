@@ -4,7 +4,7 @@ use super::era::Era;
 use super::turns::Turns;
 use crate::context::{Context, QUEUE, Target, existing_spool, with_backlog};
 use leasehold_core::{
-    Ask, Coordinator, Drain, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token,
+    Ask, Coordinator, Drain, Error, Grant, Keeper, KeeperState, Kind, LeaseName, Outcome, Result, Right, Token,
 };
 use leasehold_system::sync::Mutex;
 use leasehold_work::{Backlog, Tokens};
@@ -86,9 +86,9 @@ impl Session {
     }
 
     /// The token of a lease that is kept here, and where it stands.
-    pub fn standing(&self, lease: &LeaseName) -> Option<(Token, Standing)> {
+    pub fn state(&self, lease: &LeaseName) -> Option<(Token, KeeperState)> {
         let kept = self.kept.lock();
-        kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.standing().borrow().clone()))
+        kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.state().borrow().clone()))
     }
 
     /// Who asks the holder of a lease that is kept here to finish, if anybody does.
@@ -135,7 +135,7 @@ impl Session {
             (Some(token), _) => token.parse(),
             (None, Some(lease)) => {
                 let lease: LeaseName = lease.parse()?;
-                let kept = self.standing(&lease).map(|(token, _)| token);
+                let kept = self.state(&lease).map(|(token, _)| token);
                 kept.or_else(|| self.of_the_run(&lease).cloned()).ok_or_else(|| {
                     let message = format!("this server did not acquire lease `{lease}`; acquire it, or give its token");
                     Error::new(Kind::Invalid, message)

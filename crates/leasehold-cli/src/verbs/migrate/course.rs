@@ -97,6 +97,6 @@ impl Course {
             Kind::Unavailable | Kind::Contended => Kind::Indeterminate,
             other => other,
         };
-        Error::new(kind, format!("the migration was broken off; {}", self.account())).with_source(error)
+        Error::new(kind, format!("the migration was interrupted; {}", self.account())).with_source(error)
     }
 }

@@ -24,7 +24,7 @@ use crate::supervise::Signals;
 use course::{Course, Phase};
 use items::Items;
 use leasehold_core::lease::protocol::{Holder, Newborn};
-use leasehold_core::migration::{self, Came, Marks, Migration};
+use leasehold_core::migration::{self, Arrival, Marks, Migration};
 use leasehold_core::relocation::{Address, Relocation, Step};
 use leasehold_core::store::Swap;
 use leasehold_core::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, PROXY_FOLDER, Result, Shelf, Why};
@@ -138,7 +138,7 @@ async fn migrate_patiently(
         why: Why::lossy(&format!("moved from {old_address} to {new_address}"), "moved"),
         migration: Migration { number, from: old_address, to: new_address, by: operate::by(args.by.as_deref())? },
         holder,
-        newborn: if there.has_left() { Newborn::IsNothing } else { Newborn::Counts },
+        newborn: if there.has_left() { Newborn::Discard } else { Newborn::Keep },
         replaces: there.has_left(),
         course: course.clone(),
     };
@@ -165,7 +165,7 @@ async fn migrate_patiently(
             return if swept > 0 { Ok(Exit::Done) } else { Err(nothing_to_give_up(&from)) };
         }
     }
-    go_on(common, &work, stage, args.abort, (&from, &to)).await
+    resume_from(common, &work, stage, args.abort, (&from, &to)).await
 }
 
 /// Something goes on adding to a store that is marked.
@@ -184,7 +184,7 @@ fn too_late(from: &StoreUrl, to: &StoreUrl, instead: &str) -> Error {
 }
 
 /// Does what is left of it, or takes it back.
-async fn go_on(
+async fn resume_from(
     common: &Common,
     work: &Move,
     stage: Stage,
@@ -391,7 +391,7 @@ impl Move {
         let leave = Step::Leave { to: self.migration.to.clone() };
         if let Err(error) = migration::leave(from, &leave, &self.migration).await {
             if error.kind() == Kind::Invalid {
-                migration::arrived(to, self.migration.number, Came::GivenUp).await?;
+                migration::arrived(to, self.migration.number, Arrival::Abandoned).await?;
             }
             return Err(refused(error));
         }
@@ -453,7 +453,7 @@ impl Move {
         let items = Items::step(self, &self.from, &Step::Depart).await?;
         all.step(&self.to, &Step::Settle).await?;
         Items::step(self, &self.to, &Step::Settle).await?;
-        migration::arrived(self.to.store().as_ref(), self.migration.number, Came::ToStay).await?;
+        migration::arrived(self.to.store().as_ref(), self.migration.number, Arrival::Complete).await?;
         migration::finish(self.from.store().as_ref(), self.migration.number).await?;
         self.course.enter(Phase::Untouched);
         let journals = names(&self.from, Shelf::Runs).await?.len();
@@ -480,7 +480,7 @@ impl Move {
             migration::leave(self.from.store().as_ref(), &Step::Stay, &self.migration).await?;
         }
         // Last: while it is there, the same command knows which migration it was.
-        migration::arrived(self.to.store().as_ref(), self.migration.number, Came::GivenUp).await?;
+        migration::arrived(self.to.store().as_ref(), self.migration.number, Arrival::Abandoned).await?;
         self.course.enter(Phase::Untouched);
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::view::{item, plain, spooled};
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::{Timestamp, printable};
 use leasehold_work::queue::{Item, ItemName, Reason, State};
-use leasehold_work::spool::{PlainFile, Spool, SpoolItem, Where};
+use leasehold_work::spool::{PlainFile, Spool, SpoolFolder, SpoolItem};
 use leasehold_work::tally::{SameReason, Tally};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 pub const HEADER: [&str; 7] = ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT", "PAYLOAD"];
 /// How much of a payload a listing shows, in characters, and how many bytes are looked at for that.
 const SHOWN: usize = 32;
-const LOOKED_AT: usize = 4 * SHOWN;
+const MAX_CHECKED: usize = 4 * SHOWN;
 
 /// How many items of each state a queue has.
 pub fn tally(queue: &str, tally: &Tally) -> Value {
@@ -53,8 +53,8 @@ pub type Order = (u8, Reverse<u8>, Timestamp, String);
 pub fn order(name: &ItemName, item: &Item, now: Timestamp) -> Order {
     let (group, urgency, at) = match &item.state {
         _ if item.relocation.is_some() => (6, 0, item.added),
-        State::Ready if item.is_due(now) => (0, item.priority.get(), item.place(name).at),
-        State::Ready => (1, 0, item.place(name).at),
+        State::Ready if item.is_due(now) => (0, item.priority.get(), item.position(name).at),
+        State::Ready => (1, 0, item.position(name).at),
         State::Claimed(tenure) => (2, 0, tenure.deadline),
         State::Dead { at, .. } => (3, 0, *at),
         State::Cancelled { at } => (4, 0, *at),
@@ -69,21 +69,21 @@ pub fn last(name: &ItemName) -> Order {
 }
 
 /// Where an item of a spool comes, whose names sort in the order of claiming; plain names come after those.
-pub const fn spool_order(place: &Where, plain: u8) -> (u8, u8) {
-    let group = match place {
-        Where::Ready => 0,
-        Where::Later => 1,
-        Where::Claimed(_) => 2,
-        Where::Failed => 3,
-        Where::Cancelled => 4,
-        Where::Done => 5,
+pub const fn spool_order(folder: &SpoolFolder, plain: u8) -> (u8, u8) {
+    let group = match folder {
+        SpoolFolder::Ready => 0,
+        SpoolFolder::Later => 1,
+        SpoolFolder::Claimed(_) => 2,
+        SpoolFolder::Failed => 3,
+        SpoolFolder::Cancelled => 4,
+        SpoolFolder::Done => 5,
     };
     (group, plain)
 }
 
 /// The beginning of a payload, as it can be shown in a line.
 fn beginning(bytes: &[u8]) -> String {
-    let head = &bytes[..bytes.len().min(LOOKED_AT)];
+    let head = &bytes[..bytes.len().min(MAX_CHECKED)];
     // A character that was cut in two is no reason to show none.
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
@@ -129,8 +129,8 @@ pub fn row(value: &Value, seen: &Item, now: Timestamp) -> Vec<String> {
 /// An item of a spool, as JSON and for people.
 pub fn spool_line(spool: &Spool, item: &SpoolItem) -> (Value, Vec<String>) {
     let mut value = spooled(item);
-    value["payload_begins"] = json!(spool.beginning(item, LOOKED_AT + 1).map(|bytes| beginning(&bytes)));
-    let mut what = format!("{}/", item.place.folder().display());
+    value["payload_begins"] = json!(spool.beginning(item, MAX_CHECKED + 1).map(|bytes| beginning(&bytes)));
+    let mut what = format!("{}/", item.folder.path().display());
     if let Some(why) = spool.why_dead(item) {
         value["why"] = json!(why.as_str());
         what = format!("{what}: {why}");
@@ -142,9 +142,9 @@ pub fn spool_line(spool: &Spool, item: &SpoolItem) -> (Value, Vec<String>) {
 /// A file with a plain name, as JSON and for people.
 pub fn plain_line(spool: &Spool, file: &PlainFile) -> (Value, Vec<String>) {
     let mut value = plain(file);
-    let bytes = spool.beginning_of_plain(&file.name, LOOKED_AT + 1);
+    let bytes = spool.beginning_of_plain(&file.name, MAX_CHECKED + 1);
     value["payload_begins"] = json!(bytes.map(|bytes| beginning(&bytes)));
-    let row = cells(&value, format!("{}/, as {}", Where::Ready.folder().display(), printable(&file.name)));
+    let row = cells(&value, format!("{}/, as {}", SpoolFolder::Ready.path().display(), printable(&file.name)));
     (value, row)
 }
 

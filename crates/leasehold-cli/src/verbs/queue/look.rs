@@ -10,7 +10,7 @@ use leasehold_core::store::Range;
 use leasehold_core::{Error, LeaseName, Result, Shelf, Timestamp};
 use leasehold_work::Backlog;
 use leasehold_work::queue::Queue;
-use leasehold_work::spool::{Spool, SpoolSurvey, Where};
+use leasehold_work::spool::{Spool, SpoolFolder, SpoolSurvey};
 use leasehold_work::tally::{DeadLetter, Tally, by_reason};
 use serde_json::{Value, json};
 
@@ -162,19 +162,19 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
 }
 
 fn files(context: &Context, spool: &Spool, wanted: Option<&str>) -> Result<Exit> {
-    let SpoolSurvey { items, closed, odd } = spool.survey();
-    closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
-    let is_wanted = |place: &Where| wanted.is_none_or(|state| place.as_str() == state);
+    let SpoolSurvey { items, closed, foreign } = spool.survey();
+    closed.iter().chain(&foreign).for_each(|error| output::say(&error.to_string()));
+    let is_wanted = |folder: &SpoolFolder| wanted.is_none_or(|state| folder.as_str() == state);
     // The survey has them in this order, and names sort in the order of claiming.
     let mut listed = Vec::new();
-    for item in items.iter().filter(|item| is_wanted(&item.place)) {
+    for item in items.iter().filter(|item| is_wanted(&item.folder)) {
         let (value, row) = listing::spool_line(spool, item);
-        listed.push(Listed { order: listing::spool_order(&item.place, 0), value, row });
+        listed.push(Listed { order: listing::spool_order(&item.folder, 0), value, row });
     }
     // A folder that cannot be read was told already.
-    for file in spool.plain_files().unwrap_or_default().iter().filter(|_| is_wanted(&Where::Ready)) {
+    for file in spool.plain_files().unwrap_or_default().iter().filter(|_| is_wanted(&SpoolFolder::Ready)) {
         let (value, row) = listing::plain_line(spool, file);
-        listed.push(Listed { order: listing::spool_order(&Where::Ready, 1), value, row });
+        listed.push(Listed { order: listing::spool_order(&SpoolFolder::Ready, 1), value, row });
     }
     listed.sort_by_key(|listed| listed.order);
     print(context, listed)?;

@@ -18,7 +18,7 @@ use leasehold_work::tally::{DeadLetter, by_reason};
 use serde_json::json;
 
 /// How many reasons are named one by one.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 pub async fn all(context: &Context, args: &RetryItem) -> Result<Exit> {
     let target = Target::parse(&args.queue)?;
@@ -61,11 +61,11 @@ fn what(letters: &[DeadLetter], reason: Option<&str>, target: &Target) -> String
 
 fn say_reasons(letters: &[DeadLetter]) {
     let groups = by_reason(letters);
-    for group in groups.iter().take(NAMED) {
+    for group in groups.iter().take(MAX_NAMED) {
         output::say(&format!("{} because: {}", group.count, listing::reason(group.why)));
     }
-    if groups.len() > NAMED {
-        output::say(&format!("and {} more reasons", groups.len() - NAMED));
+    if groups.len() > MAX_NAMED {
+        output::say(&format!("and {} more reasons", groups.len() - MAX_NAMED));
     }
 }
 

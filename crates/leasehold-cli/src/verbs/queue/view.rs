@@ -5,7 +5,7 @@ use crate::view;
 use leasehold_core::{Error, Timestamp, printable};
 use leasehold_work::backlog::ItemView;
 use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
-use leasehold_work::spool::{PlainFile, Shown, SpoolItem, Where};
+use leasehold_work::spool::{PlainFile, Shown, SpoolFolder, SpoolItem};
 use serde_json::{Value, json};
 
 /// A payload or result: text where it is text.
@@ -97,15 +97,15 @@ pub fn spooled(item: &SpoolItem) -> Value {
     let name = &item.name;
     let mut value = json!({
         "id": name.id.as_str(),
-        "state": item.place.as_str(),
+        "state": item.folder.as_str(),
         "epoch": name.epoch.get(),
         "priority": name.priority.get(),
         "due": rfc3339(name.due),
         "tried": name.tried,
         "attempts": name.most,
-        "file": format!("{}/{name}", item.place.folder().display()),
+        "file": format!("{}/{name}", item.folder.path().display()),
     });
-    if let Where::Claimed(worker) = &item.place {
+    if let SpoolFolder::Claimed(worker) = &item.folder {
         value["holder"] = json!(worker);
     }
     value
@@ -115,13 +115,13 @@ pub fn spooled(item: &SpoolItem) -> Value {
 pub fn plain(file: &PlainFile) -> Value {
     json!({
         "id": file.id.as_ref().map(ItemId::as_str),
-        "state": Where::Ready.as_str(),
+        "state": SpoolFolder::Ready.as_str(),
         "epoch": 0,
         "priority": Priority::default().get(),
         "due": Value::Null,
         "tried": 0,
         "attempts": Attempts::default().most,
-        "file": format!("{}/{}", Where::Ready.folder().display(), file.name),
+        "file": format!("{}/{}", SpoolFolder::Ready.path().display(), file.name),
     })
 }
 

@@ -3,7 +3,7 @@
 use super::Run;
 use crate::exit::Exit;
 use crate::kept::RunFacts;
-use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, log_end, own_exit, passes, settle};
+use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, is_temporary, log_end, own_exit, settle};
 use crate::supervise::{Asked, Copying, Finished};
 use crate::{log, output};
 use leasehold_core::clock::{Clock, SystemClock};
@@ -15,7 +15,7 @@ impl Run<'_> {
         // What the command left running inherited it. Whoever gets the lease next is to find it free.
         self.flock = None;
         let (output, cut) = (finished.output.take(), finished.cut);
-        if finished.ended.passes()
+        if finished.ended.is_temporary()
             && let Some((ended, time_limit)) = self.ran.take()
         {
             let what = log::subject();
@@ -100,7 +100,7 @@ impl Run<'_> {
         self.upload().await;
         match (why, ran) {
             // 69 would say that nothing was done.
-            (Err(error), Some((ended, time_limit))) if passes(error.kind()) => {
+            (Err(error), Some((ended, time_limit))) if is_temporary(error.kind()) => {
                 output::say(&error.to_string());
                 Ok(own_exit(&ended, time_limit, &self.plan.command[0]))
             }

@@ -16,7 +16,7 @@ use crate::kept::Keep;
 use crate::ping;
 use crate::run_context::ContextFile;
 use crate::supervise::deadlines::Deadlines;
-use crate::supervise::settlement::{PATIENCE, Verdict, passes};
+use crate::supervise::settlement::{PATIENCE, Verdict, is_temporary};
 use crate::supervise::{self, Asked, Ended, Finished, Gathered, Signals, Standby, Task, TimeLimit};
 use crate::{guards, log, output};
 use after::{After, Told};
@@ -217,7 +217,7 @@ impl Run<'_> {
                     }
                     Err(finished) => break finished,
                 },
-                Tried::Unready(kept, error) if self.tries <= self.plan.retries && passes(error.kind()) => {
+                Tried::Unready(kept, error) if self.tries <= self.plan.retries && is_temporary(error.kind()) => {
                     match self.pause(*kept, &error.to_string()).await {
                         (again, Paused::Over) => {
                             grant = again;
@@ -300,7 +300,7 @@ impl Run<'_> {
         };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         self.renewals.merge(&finished.renewals);
-        if !finished.ended.passes() {
+        if !finished.ended.is_temporary() {
             self.ran = Some((finished.ended.clone(), finished.time_limit));
         }
         Tried::Ended(Box::new(finished))

@@ -23,7 +23,7 @@ pub async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>
     let skipped = match &busy {
         Taken::Refused(lease, refusal, now) => {
             let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
-                Some(slot) => slot::pass_over(coordinator, &plan.slot, lease, slot, refusal).await,
+                Some(slot) => slot::skip(coordinator, &plan.slot, lease, slot, refusal).await,
                 None => Some(skip_event(refusal)),
             };
             let mut why = view::refusal_line(lease, refusal, *now);

@@ -200,7 +200,7 @@ pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) ->
 }
 
 /// Writes down that a slot was passed over, and says how that counts; none if it has been counted.
-pub async fn pass_over(
+pub async fn skip(
     coordinator: &Coordinator,
     plan: &SlotPlan,
     lease: &LeaseName,
@@ -216,7 +216,7 @@ pub async fn pass_over(
     if running.is_some_and(|mark| mark.slot == slot) {
         return Some(Event::AlreadyRun);
     }
-    let _ = Journals::new(coordinator.clone()).pass_over(lease, slot, plan.before(slot), fate).await;
+    let _ = Journals::new(coordinator.clone()).skip(lease, slot, plan.before(slot), fate).await;
     None
 }
 

@@ -15,14 +15,14 @@ use crate::exit::Exit;
 use crate::output;
 use crate::verbs::relay::{Relay, exit_of};
 use leasehold_core::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::schedule::{Busy, Job, Journals, Known, Owed, backfill_lease, slot_text};
+use leasehold_work::schedule::{BackfillNeed, Busy, Job, Journals, Known, backfill_lease, slot_text};
 use std::io::IsTerminal;
 use std::process::Command;
 
 /// How long a backfill waits for a regular run to end.
 const PATIENCE: &str = "1d";
 /// How many slots are named one by one.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 /// Each of them is looked up.
 const FORGOTTEN_AT_MOST: usize = 10_000;
 
@@ -159,10 +159,10 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
     for slot in job.schedule.between(after, to.0).filter(|slot| !known.has_succeeded(*slot)) {
         // A backfill may have been at it before.
         let backfilled = claimed(coordinator, &backfill_lease(&job.name, slot)?).await?;
-        match Owed::of(&known, backfilled, slot) {
-            Owed::Nothing => {}
-            Owed::Run => found.slots.push(slot),
-            Owed::Forgotten => found.forgotten.push(slot),
+        match BackfillNeed::of(&known, backfilled, slot) {
+            BackfillNeed::Done => {}
+            BackfillNeed::Needed => found.slots.push(slot),
+            BackfillNeed::Unknown => found.forgotten.push(slot),
         }
         if found.slots.len() > max {
             break;
@@ -198,8 +198,8 @@ fn span_line(job: &Job, slots: &[Slot]) -> String {
 }
 
 fn forgotten_line(job: &Job, slots: &[Slot]) -> String {
-    let named: Vec<String> = slots.iter().take(NAMED).map(|slot| slot_text(*slot)).collect();
-    let more = if slots.len() > NAMED { ", ..." } else { "" };
+    let named: Vec<String> = slots.iter().take(MAX_NAMED).map(|slot| slot_text(*slot)).collect();
+    let more = if slots.len() > MAX_NAMED { ", ..." } else { "" };
     format!(
         "{}, of which the journal no longer knows what became of them ({}{more})",
         span_line(job, slots),

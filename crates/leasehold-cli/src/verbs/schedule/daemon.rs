@@ -35,12 +35,12 @@ pub const LABELS: &str = "LEASEHOLD_ON";
 
 /// Logs what is decided.
 #[derive(Debug, Default)]
-struct Teller {
+struct Reporter {
     /// A job was found to have moved to another store; perhaps all have.
     moved: AtomicBool,
 }
 
-impl Watcher for Teller {
+impl Watcher for Reporter {
     fn decided(&self, job: &Job, decided: Decided) {
         let name = &job.name;
         let job = name.as_str();
@@ -75,7 +75,7 @@ impl Watcher for Teller {
                     "`{name}` for slot {slot} was interrupted under epoch {epoch}; it is run again"
                 );
             }
-            Decided::PassedOver(slot, fate) => {
+            Decided::Skipped(slot, fate) => {
                 let (line, slot, outcome) = (passed_line(name, slot, fate), slot_text(slot), fate.as_str());
                 match fate {
                     Fate::SkippedOverlap | Fate::Paused => {
@@ -136,12 +136,12 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     announce(&jobs, &labels);
     let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::place(settings));
     public.take_up(&jobs, Some(settings.notify.read_or_say()));
-    let (teller, ours) = (Arc::new(Teller::default()), ours(settings, args.max_running));
+    let (reporter, ours) = (Arc::new(Reporter::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
         coordinator.clone().for_others(),
         jobs.for_machine(&labels),
         processes.clone(),
-        teller.clone(),
+        reporter.clone(),
         ours,
     );
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
@@ -169,20 +169,20 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
             }
             _ = hangup.recv() => {
                 seen = file_stamp(&jobs.path);
-                reload(context, settings, &jobs.path, &labels, &steering, &mut Told { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
+                reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + look) => {
                 let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Told { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
                     None if before.is_some() => {
                         output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
                     _ => {}
                 }
                 // Nothing here can ever run again: a scheduler that was forgotten must not keep running in silence.
-                if moved.is_none() && teller.moved.swap(false, Ordering::Relaxed) {
+                if moved.is_none() && reporter.moved.swap(false, Ordering::Relaxed) {
                     moved = has_left(coordinator).await;
                 }
                 moved.is_some() && told == 0
@@ -226,8 +226,8 @@ fn announce(jobs: &Jobs, labels: &[String]) {
     }
 }
 
-/// Who is told of new jobs.
-struct Told<'a> {
+/// Who is informed about new jobs.
+struct Informed<'a> {
     manager: &'a ServiceManager,
     monitor: Option<&'a Monitor>,
     public: &'a mut Public,
@@ -240,7 +240,7 @@ fn reload(
     path: &Path,
     labels: &[String],
     steering: &Steering,
-    told: &mut Told<'_>,
+    informed: &mut Informed<'_>,
 ) {
     let read = context.read_settings().and_then(|changed| {
         // Checked with what they are run under.
@@ -257,10 +257,10 @@ fn reload(
             log::follow(&changed);
             kept(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
-            told.manager.status(&status(&jobs, labels));
-            told.public.take_up(&jobs, rules.ok());
+            informed.manager.status(&status(&jobs, labels));
+            informed.public.take_up(&jobs, rules.ok());
             steering.replace(jobs.for_machine(labels));
-            told.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
+            informed.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
         }
         Err(error) => output::say(&format!("keeping the old jobs: {error}")),
     }

@@ -162,7 +162,7 @@ fn file_variables(job: &Job) -> Result<Vec<(String, String)>> {
         let file = std::fs::File::options().read(true).custom_flags(flags).open(path);
         let file = file.map_err(|e| refuse("cannot be read").with_source(e))?;
         if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            return Err(refuse("is no plain file"));
+            return Err(refuse("is not a plain file"));
         }
         let bytes =
             read_bounded(file, MAX_ENV_FILE, "the file").map_err(|e| refuse("cannot be read").with_source(e))?;

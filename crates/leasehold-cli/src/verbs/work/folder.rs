@@ -3,7 +3,7 @@
 use crate::private_folder::{PrivateFolder, cannot, sweep};
 use crate::run_context::{ContextFile, RunContext};
 use leasehold_core::Result;
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_work::backlog::Content;
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +20,7 @@ impl WorkFolder {
     /// Clears it, and lays out the payload; gives its path. A folder that was removed, as cleaners of temporary files do, is
     /// created again under another name.
     pub fn prepare(&mut self, payload: &Content) -> Result<PathBuf> {
-        if !self.0.is_there() && !undone(Mend::LaneFolderNotMadeAnew) {
+        if !self.0.is_there() && !is_disabled(Fix::LaneFolderNotMadeAnew) {
             *self = WorkFolder::new()?;
         }
         for path in [self.result(), self.follow_ups()] {

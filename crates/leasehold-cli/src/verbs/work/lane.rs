@@ -15,12 +15,12 @@ use crate::metrics::Monitor;
 use crate::private_folder::cannot;
 use crate::run_context::{ContextFile, RunContext};
 use crate::supervise::deadlines::Deadlines;
-use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass};
+use crate::supervise::settlement::{Settlement, Verdict, is_temporary};
 use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Keeper, Kind, Result};
 use leasehold_stores::StoreUrl;
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Attempt, Content, Wait};
 use std::ffi::OsString;
@@ -99,7 +99,7 @@ pub async fn run<B: Backlog>(
             claimed = claim_or_end::<B>(&backlog, &mut claimer, wait, failures > 0) => claimed,
         };
         let was_away = failures > 0;
-        if was_away && !matches!(&claimed, Err(error) if passes(error.kind())) {
+        if was_away && !matches!(&claimed, Err(error) if is_temporary_for_claims(error.kind())) {
             tracing::info!(queue = plan.queue, "claiming from `{}` works again", plan.queue);
             failures = 0;
         }
@@ -107,7 +107,7 @@ pub async fn run<B: Backlog>(
             Ok(Next::Item(grant)) => grant,
             Ok(Next::NotYet) => continue,
             Ok(Next::End) => break,
-            Err(error) if passes(error.kind()) => {
+            Err(error) if is_temporary_for_claims(error.kind()) => {
                 if failures == 0 {
                     plan.tell_away(&error.to_string());
                 }
@@ -277,8 +277,8 @@ async fn rest(asked: &watch::Sender<u32>, failures: &mut usize) {
     }
 }
 
-const fn passes(kind: Kind) -> bool {
-    may_pass(kind) || matches!(kind, Kind::Lost)
+const fn is_temporary_for_claims(kind: Kind) -> bool {
+    is_temporary(kind) || matches!(kind, Kind::Lost)
 }
 
 /// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
@@ -333,7 +333,7 @@ async fn not_begun<B: Backlog>(
     obituaries: &Obituaries,
 ) -> Result<bool> {
     match unready {
-        Unready::Item(error) if undone(Mend::UnreadyItemEndsTheLane) => Err(error),
+        Unready::Item(error) if is_disabled(Fix::UnreadyItemEndsTheLane) => Err(error),
         Unready::Item(error) => {
             let id = &attempt.id;
             let failed = attempt_failed(backlog, grant, None, &format!("not begun: {error}"), obituaries).await;
@@ -343,7 +343,7 @@ async fn not_begun<B: Backlog>(
         }
         Unready::Machine(error) => {
             let _ = backlog.give_back(grant).await;
-            if !passes(error.kind()) {
+            if !is_temporary_for_claims(error.kind()) {
                 return Err(error);
             }
             if is_first {
@@ -358,7 +358,7 @@ async fn not_begun<B: Backlog>(
 fn prepare(plan: &Plan, folder: &mut WorkFolder, attempt: &Attempt) -> std::result::Result<Standby, Unready> {
     let payload = folder.prepare(&attempt.payload).map_err(Unready::Machine)?;
     let input = File::open(&payload).map_err(|e| match &attempt.payload {
-        Content::File(_) if !undone(Mend::UnreadableFileLeftUntried) => {
+        Content::File(_) if !is_disabled(Fix::UnreadableFileLeftUntried) => {
             Unready::Item(Error::unavailable("its payload cannot be read", e))
         }
         _ => Unready::Machine(cannot(e, &payload)),

@@ -15,7 +15,7 @@ use crate::supervise::Signals;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Result, format_duration};
 use leasehold_system::process::own_program;
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -79,7 +79,7 @@ pub async fn run(settings: &Settings, target: &Target, args: &Args, monitor: Opt
                     Some(0) => {}
                     Some(code) if draining || HOPELESS.contains(&code) => exit = Exit::Code(u8::try_from(code).unwrap_or(1)),
                     None if draining => exit = Exit::Code(1),
-                    _ if undone(Mend::LanesNotReplaced) => exit = Exit::Code(1),
+                    _ if is_disabled(Fix::LanesNotReplaced) => exit = Exit::Code(1),
                     _ => pool.replace(status, lived.unwrap_or_default()),
                 }
             }

@@ -85,7 +85,7 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     let monitor = if lane::is_managed() { None } else { monitor(context, &target).await? };
     let announced = if lane::is_managed() { None } else { announce(context, &target).await? };
     with_backlog!(open, backlog => {
-        let backlog = backlog.hearing(plan.obituaries.hear_expired(&plan.queue));
+        let backlog = backlog.with_expiry_callback(plan.obituaries.expiry_callback(&plan.queue));
         let claimer = backlog.claimer(label, ttl, say_error)?;
         let done = lane::run(backlog, claimer, &plan, monitor).await;
         leave(announced).await;

@@ -54,7 +54,7 @@ impl Obituaries {
     }
 
     /// Logs claims whose workers died, and tells of what became a dead letter by that.
-    pub fn hear_expired(self: &Arc<Self>, queue: &str) -> OnExpired {
+    pub fn expiry_callback(self: &Arc<Self>, queue: &str) -> OnExpired {
         let (obituaries, queue) = (self.clone(), queue.to_owned());
         OnExpired::new(move |Expired { id, epoch, seen }| {
             let (fate, outcome) =

@@ -29,7 +29,7 @@ impl Protocol for Request {
         format!("it was asked for at epoch {base}, and the record is at epoch {now} and remembers no further back")
     }
 
-    fn is_own_doing(&self, refusal: &Refusal) -> bool {
+    fn is_caused_by_own_write(&self, refusal: &Refusal) -> bool {
         match self {
             // A hand-off that is over, or an order on a lease that has moved since: it was carried out.
             Request::Operate { .. } => matches!(refusal, Refusal::Lost { .. } | Refusal::Elsewhere(_)),
@@ -37,7 +37,7 @@ impl Protocol for Request {
         }
     }
 
-    fn is_so_already(&self, refusal: &Refusal) -> bool {
+    fn is_already_satisfied(&self, refusal: &Refusal) -> bool {
         match (self, refusal) {
             (Request::Release { .. }, Refusal::AlreadyReleased { .. }) => true,
             (Request::Operate { order, .. }, Refusal::Paused(_)) => matches!(order, Order::Pause),

@@ -23,17 +23,17 @@ pub enum Holder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Newborn {
     /// It may be held, like any other lease.
-    Counts,
+    Keep,
     /// Its namespace had already left, so nothing was granted, and the arriving record replaces it.
-    IsNothing,
+    Discard,
 }
 
 /// Makes a step on an existing record.
 pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, step: &Step, holder: Holder) -> Decided {
     let next = match relocate(record.relocation.as_ref(), step, migration) {
         Relocated::To(next) => next,
-        Relocated::Already => return Ok(None),
-        Relocated::No => return Err(elsewhere(record)),
+        Relocated::AlreadyDone => return Ok(None),
+        Relocated::Invalid => return Err(elsewhere(record)),
     };
     let mut moved = match (step, record.live_tenure(mark.at)) {
         (Step::Leave { .. }, Some(tenure)) if holder == Holder::Stays => {
@@ -73,7 +73,7 @@ pub(super) fn arrive(
         // It comes back. The record here is older, because nothing was granted here since it left.
         Some(Relocation::Moved { .. }) if record.lineage == other.lineage && record.epoch <= other.epoch => {}
         _ if record.is_unknown() => {}
-        None if record.newborn && newborn == Newborn::IsNothing => {}
+        None if record.newborn && newborn == Newborn::Discard => {}
         None if record.lineage != other.lineage => {
             return Err(Refusal::OtherLineage { here: record.lineage, there: other.lineage });
         }

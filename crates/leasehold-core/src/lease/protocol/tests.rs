@@ -83,7 +83,7 @@ fn leave(migration: u128, holder: Holder) -> Request {
 
 fn arrive(migration: u128, record: &Ownership) -> Request {
     let (migration, from) = (Nonce::from_u128(migration), Address::lossy("dir:/a", "-"));
-    operate(2, Order::Arrive { migration, from, record: Box::new(record.clone()), newborn: Newborn::Counts })
+    operate(2, Order::Arrive { migration, from, record: Box::new(record.clone()), newborn: Newborn::Keep })
 }
 
 fn after(record: &Ownership, request: &Request, now: Timestamp) -> Ownership {
@@ -179,14 +179,14 @@ fn what_came_up_where_everybody_had_left_gives_way_to_what_comes_home() {
         let (migration, from) = (Nonce::from_u128(3), Address::lossy("dir:/a", "-"));
         operate(2, Order::Arrive { migration, from, record: Box::new(left.clone()), newborn })
     };
-    assert!(matches!(decide(&ghost, &arriving(Newborn::Counts), LATE), Decision::Refuse(Refusal::OtherLineage { .. })));
-    let home = after(&ghost, &arriving(Newborn::IsNothing), LATE);
+    assert!(matches!(decide(&ghost, &arriving(Newborn::Keep), LATE), Decision::Refuse(Refusal::OtherLineage { .. })));
+    let home = after(&ghost, &arriving(Newborn::Discard), LATE);
     assert_eq!((home.epoch, home.lineage, home.newborn), (left.epoch, left.lineage, false));
     // This holder did more than acquire, so it had passed the check of the namespace: its lease counts.
     let claim = Claim { epoch: ghost.epoch, nonce: Nonce::from_u128(7) };
     let proved = after(&ghost, &Request::Renew { claim, ttl: Ttl::MIN, progress: None }, START);
     assert!(matches!(
-        decide(&proved, &arriving(Newborn::IsNothing), LATE),
+        decide(&proved, &arriving(Newborn::Discard), LATE),
         Decision::Refuse(Refusal::OtherLineage { .. })
     ));
 }

@@ -156,12 +156,12 @@ struct Admitted {
 
 /// What the statements found and did, judged by the one predicate. The last four sets are those of the admit.
 fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Policy>) -> Result<Admitted> {
-    let strange = || {
+    let unexpected_answer = || {
         let message = format!("resource=`{resource}`: leasehold_fence is not the table that `--init` makes");
         Error::new(Kind::Unsupported, message)
     };
-    let [.., _, seen, _, now] = sets else { return Err(strange()) };
-    let seen = seen.first().ok_or_else(strange)?;
+    let [.., _, seen, _, now] = sets else { return Err(unexpected_answer()) };
+    let seen = seen.first().ok_or_else(unexpected_answer)?;
     let next = judge(resource, fence_of(resource, Some(seen))?.as_ref(), token, policy)?;
     let modes = text(seen, 5).unwrap_or_default();
     if let Some(mode) = ["ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"].iter().find(|mode| modes.contains(*mode)) {
@@ -172,10 +172,10 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
         return Err(Error::new(Kind::Unsupported, message));
     }
     if fence_of(resource, now.first())?.as_ref() != Some(&next) {
-        return Err(strange());
+        return Err(unexpected_answer());
     }
-    let trail = text(seen, 7).ok_or_else(strange)?;
-    Ok(Admitted { high: next, session: number(seen, 6).ok_or_else(strange)?, trail })
+    let trail = text(seen, 7).ok_or_else(unexpected_answer)?;
+    Ok(Admitted { high: next, session: number(seen, 6).ok_or_else(unexpected_answer)?, trail })
 }
 
 /// The server's refusal of an admit or of a query, as an error: nothing was applied.

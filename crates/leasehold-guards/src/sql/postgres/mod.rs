@@ -92,21 +92,21 @@ fn decide(
     messages: &[SimpleQueryMessage],
     judge: impl FnOnce(Option<&HighWater>, &str) -> Result<HighWater>,
 ) -> Result<Admitted> {
-    let strange = || {
+    let unexpected_answer = || {
         let message =
             format!("resource=`{resource}`: leasehold_admit is not the function that we install; set it up again");
         Error::new(Kind::Unsupported, message).with_remedy(Remedy::SetUpSql)
     };
-    let row = last_row(messages).ok_or_else(strange)?;
+    let row = last_row(messages).ok_or_else(unexpected_answer)?;
     let text = |name: &str| row.try_get(name).ok().flatten().map(ToOwned::to_owned);
-    let verdict = text("verdict").ok_or_else(strange)?;
-    let transaction = text("in_transaction").and_then(|text| text.parse().ok()).ok_or_else(strange)?;
-    let trail = text("seen_trail").ok_or_else(strange)?;
+    let verdict = text("verdict").ok_or_else(unexpected_answer)?;
+    let transaction = text("in_transaction").and_then(|text| text.parse().ok()).ok_or_else(unexpected_answer)?;
+    let trail = text("seen_trail").ok_or_else(unexpected_answer)?;
     let seen = fence_of(resource, row, ["seen_lease", "seen_lineage", "seen_epoch", "seen_nonce", "seen_seq"])?;
     // Only an adoption needs it, and the function's fast path leaves it out.
     let high = judge(seen.as_ref(), &text("seen_former").unwrap_or_default())?;
     if verdict != "admitted" {
-        return Err(strange());
+        return Err(unexpected_answer());
     }
     Ok(Admitted { high, transaction, trail })
 }

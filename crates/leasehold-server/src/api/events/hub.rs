@@ -4,7 +4,7 @@
 //! so each pass looks back by [`OVERLAP`] and leaves out what it has told. It reads a bounded number of records a second.
 
 use super::EventData;
-use super::told::{Span, Told, of_job, of_lease};
+use super::past::{Past, Span, of_job, of_lease};
 use crate::api::cursor;
 use leasehold_core::store::Range;
 use leasehold_core::{Coordinator, LeaseName, LeaseVerbs, Result, Revision, Shelf, Timestamp};
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const BREATH: Duration = Duration::from_millis(50);
 const PAGE: usize = 500;
 /// How many records are gone through for one client that comes back.
-const MOST_READ: usize = 50_000;
+const MAX_READ: usize = 50_000;
 /// How many batches a slow client may be behind.
 const BACKLOG: usize = 256;
 
@@ -80,7 +80,7 @@ impl Hub {
     }
 
     /// What happened since to names like this pattern, for one client that comes back.
-    pub async fn since(&self, last: Timestamp, pattern: &str) -> Result<Told> {
+    pub async fn since(&self, last: Timestamp, pattern: &str) -> Result<Past> {
         let prefix = cursor::prefix(pattern);
         let after = Timestamp::from_millis(last.as_millis().saturating_sub(OVERLAP.as_millis() as u64));
         let mut pass = Pass { after, found: Vec::new() };
@@ -94,8 +94,8 @@ impl Hub {
             if is_last {
                 break;
             }
-            if read >= MOST_READ {
-                return Ok(Told::TooMuch);
+            if read >= MAX_READ {
+                return Ok(Past::TooMany);
             }
         }
         pass.jobs(&self.coordinator).await?;
@@ -103,7 +103,7 @@ impl Hub {
         let (queues, _) = queues(&self.coordinator).await?;
         pass.found.extend(queues.into_keys().map(|name| queue_event(&name, now)));
         pass.found.sort_by_key(|event| event.at_ms);
-        Ok(Told::All(pass.found))
+        Ok(Past::All(pass.found))
     }
 }
 

@@ -7,7 +7,7 @@
 //! second or so, and in a namespace of very many leases when it was gone through.
 
 mod hub;
-mod told;
+mod past;
 
 use crate::api::asked::Asked;
 use crate::api::reading::{Params, optional};
@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
 use hub::{Batch, Hub, Hubs};
 use leasehold_core::{LeaseVerbs, NamePattern, Timestamp};
+use past::Past;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
@@ -27,7 +28,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use told::Told;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -171,7 +171,7 @@ impl Streaming {
         }
         let prefix = self.pattern.as_ref().map(ToString::to_string).unwrap_or_default();
         match self.hub.since(last, &prefix).await? {
-            Told::All(events) => {
+            Past::All(events) => {
                 for event in events {
                     self.sent.insert(event.clone());
                     self.take(&event);
@@ -180,7 +180,7 @@ impl Streaming {
                     (self.told, self.telling) = (last, now);
                 }
             }
-            Told::TooMuch => {
+            Past::TooMany => {
                 let why = "the namespace has too many leases to look for what happened since; read again".to_owned();
                 self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
             }

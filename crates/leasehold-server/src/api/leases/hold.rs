@@ -23,7 +23,7 @@ use std::time::Duration;
 use utoipa::ToSchema;
 
 /// The longest that a request waits.
-pub const MOST_WAIT: Duration = Duration::from_secs(600);
+pub const MAX_WAIT: Duration = Duration::from_secs(600);
 /// How often what an abandoned request may have been granted is tried to be given back.
 const WITHDRAWALS: u32 = 5;
 
@@ -119,7 +119,7 @@ fn check_same(grant: &Grant, ask: &Ask) -> Result<(), Problem> {
 pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<Granted>, Problem> {
     let name = LeaseName::to_hold(asked.name(Verb::Hold)?.as_str())?;
     let body: Acquire = read(&body)?;
-    let wait = duration("wait", body.wait, MOST_WAIT)?.unwrap_or_default();
+    let wait = duration("wait", body.wait, MAX_WAIT)?.unwrap_or_default();
     let label = optional("label", body.label, |label| Label::named("label", label))?;
     let again = match body.after_failure {
         Some(RunAgain::Retry) => AfterFailure::Retry,

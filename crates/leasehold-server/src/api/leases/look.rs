@@ -16,7 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 
 /// How many records one request reads at a time, and in all.
 const PAGE: usize = 500;
-const MOST_READ: usize = 5_000;
+const MAX_READ: usize = 5_000;
 const STATES: &str = "held, free, expired, paused, forgotten, moving, moved or arriving";
 
 /// What is to be listed.
@@ -74,7 +74,7 @@ pub async fn list(asked: Asked, Params(listing): Params<Listing>) -> Result<Json
     let coordinator = asked.coordinator().await?;
     let mut found = Leases { leases: Vec::new(), damaged: Vec::new(), next: None };
     let mut read = 0;
-    while read < MOST_READ && found.leases.len() < most {
+    while read < MAX_READ && found.leases.len() < most {
         let page = coordinator.list(after.as_ref(), PAGE.min(most.max(50))).await?;
         if page.entries.is_empty() {
             return Ok(Json(found));

@@ -12,13 +12,13 @@ use crate::serve::Problem;
 use axum::Json;
 use axum::body::Bytes;
 use leasehold_core::Kind;
-use leasehold_core::wire::MOST_DELAY;
+use leasehold_core::wire::MAX_DELAY;
 use leasehold_work::queue::{Added, Attempts, DedupeKey, ItemId, NewItem, Payload, Priority, Queue, State};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The most items of one request.
-const MOST_ITEMS: usize = 1_000;
+const MAX_ITEMS: usize = 1_000;
 
 /// An item to be added.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -48,14 +48,14 @@ impl Adding {
         let name = |field: &str| format!("{at}.{field}");
         let content = field(&name("payload"), bytes("payload", self.payload, self.payload_base64))?.unwrap_or_default();
         let usual = Attempts::default();
-        let backoff = duration(&name("backoff"), self.backoff, MOST_DELAY)?;
+        let backoff = duration(&name("backoff"), self.backoff, MAX_DELAY)?;
         if self.attempts == Some(0) {
             return Err(Problem::invalid("field `attempts`: at least 1").with("field", name("attempts")));
         }
         Ok(NewItem {
             payload: field(&name("payload"), Payload::new(content))?,
             priority: field(&name("priority"), self.priority.map(Priority::try_from).transpose())?.unwrap_or_default(),
-            delay: duration(&name("delay"), self.delay, MOST_DELAY)?.unwrap_or_default(),
+            delay: duration(&name("delay"), self.delay, MAX_DELAY)?.unwrap_or_default(),
             attempts: Attempts {
                 most: self.attempts.unwrap_or(usual.most),
                 backoff_ms: backoff.map_or(usual.backoff_ms, crate::api::values::millis),
@@ -95,8 +95,8 @@ pub struct AddedItem {
 pub async fn add(asked: Asked, body: Bytes) -> Result<Json<AddedItems>, Problem> {
     asked.queue_name(Verb::Work)?;
     let Items { items } = read(&body)?;
-    if items.is_empty() || items.len() > MOST_ITEMS {
-        return Err(Problem::invalid(format!("field `items`: 1 to {MOST_ITEMS}")).with("field", "items"));
+    if items.is_empty() || items.len() > MAX_ITEMS {
+        return Err(Problem::invalid(format!("field `items`: 1 to {MAX_ITEMS}")).with("field", "items"));
     }
     let mut new = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {

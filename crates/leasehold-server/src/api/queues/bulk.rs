@@ -22,11 +22,11 @@ use utoipa::ToSchema;
 
 const PAGE: usize = 500;
 /// How many items one count reads, and one retry puts back.
-const MOST_COUNTED: usize = 100_000;
+const MAX_COUNTED: usize = 100_000;
 /// How many items one confirmation of a retry names: as text that is some 70 KB, which a shell's argument can hold.
-const MOST_NAMED: usize = 5_000;
-const MOST_RETRIED: usize = 1_000;
-const MOST_AGE: Duration = Duration::from_secs(366 * 86_400 * 10);
+const MAX_NAMED: usize = 5_000;
+const MAX_RETRIED: usize = 1_000;
+const MAX_AGE: Duration = Duration::from_secs(366 * 86_400 * 10);
 const LEAST_AGE: Duration = Duration::from_secs(60);
 
 /// What is to be done to many.
@@ -152,7 +152,7 @@ impl Confirmation {
 pub async fn count(asked: Asked, body: Bytes) -> Result<Json<Counted>, Problem> {
     asked.queue_name(Verb::Operate)?;
     let Counting { act, reason, older_than, with_dead } = read(&body)?;
-    let age = duration("older_than", older_than, MOST_AGE)?;
+    let age = duration("older_than", older_than, MAX_AGE)?;
     let is_unfit = match act {
         Act::Retry => age.is_some() || with_dead,
         Act::Purge => reason.is_some() || age.is_none_or(|age| age < LEAST_AGE),
@@ -189,10 +189,10 @@ pub async fn count(asked: Asked, body: Bytes) -> Result<Json<Counted>, Problem> 
         }
         match page.next {
             None => break page.now,
-            Some(next) if read >= MOST_COUNTED || wanted.counted.len() + PAGE > MOST_NAMED => {
+            Some(next) if read >= MAX_COUNTED || wanted.counted.len() + PAGE > MAX_NAMED => {
                 if act == Act::Purge {
                     let detail = format!(
-                        "the queue has more than {MOST_COUNTED} items; purge it where its store is, with `leasehold queue purge`"
+                        "the queue has more than {MAX_COUNTED} items; purge it where its store is, with `leasehold queue purge`"
                     );
                     return Err(crate::api::problems::conflict("too_many", detail));
                 }
@@ -259,7 +259,7 @@ pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
         let is_beyond = |next: &LeaseName| wanted.through.as_ref().is_some_and(|last| next.as_str() >= last.as_str());
         match page.next.filter(|next| !is_beyond(next)) {
             None => return Ok(Json(acted)),
-            Some(next) if acted.done + acted.skipped >= MOST_RETRIED as u64 => {
+            Some(next) if acted.done + acted.skipped >= MAX_RETRIED as u64 => {
                 wanted.after = Some(next.to_string());
                 acted.next = Some(wanted.write());
                 return Ok(Json(acted));

@@ -21,8 +21,8 @@ use std::time::Duration;
 use utoipa::ToSchema;
 
 /// The longest that a request waits, and the most items that it claims.
-const MOST_WAIT: Duration = Duration::from_secs(600);
-const MOST_ITEMS: u32 = 100;
+const MAX_WAIT: Duration = Duration::from_secs(600);
+const MAX_ITEMS: u32 = 100;
 /// How long an attempt waits at least for an earlier one at the same request.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -59,10 +59,10 @@ pub async fn claim(
 ) -> Result<Json<Claims>, Problem> {
     asked.queue_name(Verb::Work)?;
     let body: Claim = read(&body)?;
-    let wait = duration("wait", body.wait, MOST_WAIT)?.unwrap_or_default();
+    let wait = duration("wait", body.wait, MAX_WAIT)?.unwrap_or_default();
     let count = body.count.unwrap_or(1);
-    if !(1..=MOST_ITEMS).contains(&count) {
-        return Err(Problem::invalid(format!("field `count`: 1 to {MOST_ITEMS}")).with("field", "count"));
+    if !(1..=MAX_ITEMS).contains(&count) {
+        return Err(Problem::invalid(format!("field `count`: 1 to {MAX_ITEMS}")).with("field", "count"));
     }
     let label = optional("label", body.label, |label| Label::named("label", label))?;
     let ttl = ttl(&body.ttl)?;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use utoipa::ToSchema;
 
 /// The longest pause before an item is tried again.
-const MOST_PAUSE: Duration = Duration::from_secs(366 * 86_400);
+const MAX_PAUSE: Duration = Duration::from_secs(366 * 86_400);
 
 /// A completion.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -109,7 +109,7 @@ pub async fn fail(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> 
     let body: Failing = read(&body)?;
     let token = own(&asked, &body.token)?;
     let why = field("why", Reason::named("why", body.why))?;
-    let retry_in = duration("retry_in", body.retry_in, MOST_PAUSE)?;
+    let retry_in = duration("retry_in", body.retry_in, MAX_PAUSE)?;
     let queue = asked.queue(Verb::Work).await?;
     let grant = queue.by_token(&token).await?;
     let ended = queue.fail(&grant, why, retry_in, body.is_final).await;

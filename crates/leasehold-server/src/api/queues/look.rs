@@ -19,8 +19,8 @@ use utoipa::{IntoParams, ToSchema};
 
 const PAGE: usize = 500;
 /// How many records one listing reads, and one count.
-const MOST_READ: usize = 5_000;
-const MOST_COUNTED: usize = 10_000;
+const MAX_READ: usize = 5_000;
+const MAX_COUNTED: usize = 10_000;
 const STATES: [&str; 9] = ["ready", "delayed", "claimed", "done", "dead", "cancelled", "moving", "moved", "arriving"];
 
 /// Where a listing goes on.
@@ -116,7 +116,7 @@ pub async fn counts(asked: Asked) -> Result<Json<Counts>, Problem> {
             }
         }
         counts.exact = page.next.is_none();
-        match page.next.filter(|_| read < MOST_COUNTED) {
+        match page.next.filter(|_| read < MAX_COUNTED) {
             Some(next) => after = Some(next),
             None => break,
         }
@@ -217,7 +217,7 @@ pub async fn items(asked: Asked, Params(listing): Params<Listing>) -> Result<Jso
         }
         match page.next {
             None => return Ok(Json(found)),
-            Some(next) if read >= MOST_READ || found.items.len() >= most => {
+            Some(next) if read >= MAX_READ || found.items.len() >= most => {
                 found.next = cursor::after(&asked.site, Some(&next)).await?;
                 return Ok(Json(found));
             }

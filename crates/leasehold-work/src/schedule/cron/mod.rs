@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_time_is_told_from_a_fixed_one() {
+    fn a_wildcard_time_is_distinguished_from_a_fixed_one() {
         let wildcard = |line: &str| line.parse::<Cron>().unwrap().is_wildcard();
         assert!(wildcard("*/30 * * * *") && wildcard("0 */2 * * *") && wildcard("0 0 * * * *"));
         assert!(wildcard("* 2 * * *") && wildcard("*/10 30 2 * * *") && wildcard("@hourly"));

@@ -12,7 +12,7 @@ const NTH: [(u8, &str); 5] =
 const LAST: u8 = 1 << 6;
 const NEAREST: u8 = 1 << 7;
 /// How many times of day are named one by one.
-const NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const MONTHS: [&str; 12] = [
@@ -76,7 +76,7 @@ impl Cron {
         let values = days.values();
         let mut told = Vec::new();
         match steps(&values, 1, 31) {
-            Some(step) if step > 1 && values.len() > NAMED => {
+            Some(step) if step > 1 && values.len() > MAX_NAMED => {
                 told.push(format!("every {} day from the 1st", ordinal(step)))
             }
             _ if values.len() == 31 => told.push("every day".into()),
@@ -132,7 +132,7 @@ fn time(seconds: &[u16], minutes: &[u16], hours: &[u16]) -> (String, bool) {
         {
             return (every(step, "second"), false);
         }
-        if seconds.len() * minutes.len() * hours.len() <= NAMED {
+        if seconds.len() * minutes.len() * hours.len() <= MAX_NAMED {
             let times =
                 combined(hours, minutes).flat_map(|at| seconds.iter().map(move |second| format!("{at}:{second:02}")));
             return (format!("at {}", and(times.collect())), true);
@@ -142,7 +142,7 @@ fn time(seconds: &[u16], minutes: &[u16], hours: &[u16]) -> (String, bool) {
         let hours = if every_hour { "every hour".into() } else { values(hours, "hour") };
         return (format!("at {seconds} of {minutes} of {hours}"), !every_hour);
     }
-    if minutes.len() * hours.len() <= NAMED {
+    if minutes.len() * hours.len() <= MAX_NAMED {
         return (format!("at {}", and(combined(hours, minutes).collect())), true);
     }
     let step = steps(minutes, 0, 59).filter(|step| 60 % step == 0);

@@ -4,17 +4,17 @@
 //! time; a slot is run only under a lease in whose record it was claimed in the
 //! same swap. Non-promise: skips are recorded by whichever scheduler looks first.
 
+use super::readiness::{Readiness, readiness, recheck, try_again_at, was_drained};
 use super::{Event, Launcher, Origin, Settings, Start};
 use crate::schedule::due::{Candidate, Dropped, Plan};
-use crate::schedule::job::{Busy, Job};
-use crate::schedule::journal::{Fate, RunEnd};
-use crate::schedule::journals::Journals;
+use crate::schedule::job::Job;
+use crate::schedule::journal::{Fate, Journals, RunEnd};
 use crate::schedule::requests::Requested;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
 use leasehold_core::{
-    Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Ownership, Released,
-    Result, Slot, SlotState, Timestamp, Transfer,
+    Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Released, Result, Slot,
+    Timestamp,
 };
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -31,11 +31,9 @@ const ASKING: usize = 64;
 /// How often a job is decided again when others decide at the same time.
 const MAX_ROUNDS: u32 = 32;
 /// How long after an error a job is checked again.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// The longest pause before a slot that could not be started is tried again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How often to check whether a run that blocks a slot has ended.
-const POLL: Duration = Duration::from_secs(2);
+pub(super) const POLL: Duration = Duration::from_secs(2);
 /// How soon to retry when the maximum number of runs is running here.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(500);
 /// If the store's clock is behind its expected time by more than this, which is
@@ -55,7 +53,7 @@ pub enum Decided {
     /// It is run again. A loss during the run was already reported by that run.
     Interrupted(Slot, Epoch, Outcome),
     /// This slot is not run.
-    PassedOver(Slot, Fate),
+    Skipped(Slot, Fate),
     /// These slots are not caught up on.
     Dropped(Dropped),
     /// No slot can be run until this one's time has come, or an operator sets the mark back: it was claimed while the
@@ -89,12 +87,12 @@ pub(super) struct Dispatcher {
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
     set_back: AtomicBool,
-    told: Mutex<Told>,
+    reported: Mutex<Reported>,
 }
 
 /// What was reported about jobs and is not repeated until it changes, and which journals are still to be read.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     trouble: HashMap<LeaseName, String>,
     ahead: HashMap<LeaseName, Slot>,
     /// Jobs whose journal must be read before anything is run, whatever the lease's record says.
@@ -105,15 +103,6 @@ impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Event")
     }
-}
-
-/// What blocks a slot.
-enum Readiness {
-    Clear,
-    /// Check again at this time.
-    Later(Timestamp),
-    /// The slot is not run.
-    Over(Fate),
 }
 
 /// The first slot that nothing blocks.
@@ -166,8 +155,20 @@ impl Dispatcher {
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
         let asking = Semaphore::new(ASKING);
         let set_back = AtomicBool::new(false);
-        let told = Mutex::default();
-        Dispatcher { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
+        let reported = Mutex::default();
+        Dispatcher {
+            coordinator,
+            journals,
+            launcher,
+            watcher,
+            settings,
+            tell,
+            asking,
+            running,
+            anchor,
+            set_back,
+            reported,
+        }
     }
 
     pub(super) fn coordinator(&self) -> &Arc<dyn LeaseVerbs> {
@@ -216,7 +217,7 @@ impl Dispatcher {
     pub(super) async fn check(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
         match unless_it_panics(self.settle(job)).await.flatten() {
             Ok(again) => {
-                self.told().trouble.remove(&job.name);
+                self.reported().trouble.remove(&job.name);
                 again
             }
             Err(error) => {
@@ -229,27 +230,27 @@ impl Dispatcher {
     /// Reports trouble, once for as long as it stays the same.
     fn trouble(&self, job: &Job, error: Error) {
         let text = error.to_string();
-        if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
+        if self.reported().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
             self.watcher.decided(job, Decided::Trouble(error));
         }
     }
 
     /// Reads the journals of these jobs before any of them is run: a damaged one stops its job.
     pub(super) fn check_journal_of(&self, jobs: impl IntoIterator<Item = LeaseName>) {
-        self.told().unread.extend(jobs);
+        self.reported().unread.extend(jobs);
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports a job whose slots are claimed ahead of their time.
-    fn tell_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
+    fn report_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
         let Some(until) = ahead else {
-            self.told().ahead.remove(&job.name);
+            self.reported().ahead.remove(&job.name);
             return;
         };
-        if self.told().ahead.insert(job.name.clone(), until) != Some(until) {
+        if self.reported().ahead.insert(job.name.clone(), until) != Some(until) {
             self.watcher.decided(job, Decided::Ahead { until, now });
         }
     }
@@ -261,10 +262,10 @@ impl Dispatcher {
             let seen = self.coordinator.inspect(&job.name).await?;
             self.learn(seen.now, asked);
             let plan = self.plan(job, &seen).await?;
-            self.tell_ahead(job, plan.ahead, seen.now);
+            self.report_ahead(job, plan.ahead, seen.now);
             let (given_up, dropped) = self.journals.settle(&job.name, &plan).await?;
             if let Some((slot, fate)) = given_up {
-                self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                self.watcher.decided(job, Decided::Skipped(slot, fate));
             }
             dropped.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
             if dropped != plan.due.dropped {
@@ -301,11 +302,11 @@ impl Dispatcher {
     /// The plan for what was seen.
     async fn plan(&self, job: &Job, seen: &Inspection) -> Result<Plan> {
         let usual = Plan::without_journal(&job.schedule, &seen.record, job.catch_up, seen.now);
-        if let Some(plan) = usual.filter(|_| !self.told().unread.contains(&job.name)) {
+        if let Some(plan) = usual.filter(|_| !self.reported().unread.contains(&job.name)) {
             return Ok(plan);
         }
         let mut journal = self.journals.read(&job.name).await?.0;
-        self.told().unread.remove(&job.name);
+        self.reported().unread.remove(&job.name);
         if journal.since.is_none_or(|since| since > seen.now) {
             journal.since = Some(self.journals.register(&job.name).await?);
         }
@@ -340,8 +341,8 @@ impl Dispatcher {
                 Readiness::Clear => return Ok(First::Clear(candidate)),
                 Readiness::Later(at) => later = later.into_iter().chain([at]).min(),
                 Readiness::Over(fate) => {
-                    if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
-                        self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                    if self.journals.skip(&job.name, slot, job.schedule.before(slot), fate).await? {
+                        self.watcher.decided(job, Decided::Skipped(slot, fate));
                         written = true;
                     }
                 }
@@ -425,27 +426,6 @@ impl Dispatcher {
     }
 }
 
-/// Whether the last run of the newest slot ended on an operator's request.
-fn was_drained(record: &Ownership) -> bool {
-    let of = |transfer: &&Arc<Transfer>| record.slot.is_some_and(|mark| mark.epoch == transfer.epoch);
-    record.transfers.iter().find(of).is_some_and(|transfer| transfer.outcome == Some(Outcome::Drained))
-}
-
-/// When a slot that could not be started is tried again, by us or by others. The
-/// pause grows with each failure in a row. It is computed from the record alone,
-/// so that many machines, or one that was restarted, try no more often than one.
-fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
-    let is_one =
-        |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
-    let times = record.transfers.iter().rev().take_while(is_one).count();
-    let last = record.transfers.last().filter(|_| times > 0)?;
-    // Transfers before those in the record may have been archived.
-    let is_all = times == record.transfers.len() && record.archived > Epoch::ZERO;
-    let pause = RETRY_AFTER.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
-    let pause = if is_all { LONGEST_PAUSE } else { pause };
-    Some(last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0))).plus(pause))
-}
-
 /// A check that panics is an error like any other: its job is checked again.
 async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
     let mut work = pin!(work);
@@ -458,61 +438,4 @@ async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
             panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         Error::new(Kind::Unavailable, format!("it panicked, which is a bug: {}", words.unwrap_or("without a word")))
     })
-}
-
-/// When to check whether the present run has died.
-fn recheck(seen: &Inspection) -> Option<Timestamp> {
-    let is_running = seen.record.slot.is_some_and(|mark| mark.state == SlotState::Running);
-    seen.record.live_tenure(seen.now).filter(|_| is_running).map(|tenure| tenure.deadline)
-}
-
-/// What blocks this slot.
-fn readiness(job: &Job, slot: Slot, seen: &Inspection) -> Readiness {
-    let now = seen.now;
-    if let Some(tenure) = seen.record.live_tenure(now) {
-        let waited = now.saturating_since(slot.0.plus(job.delay(slot)));
-        return match job.busy {
-            // It came due during a run. Slots that were due before that run began wait for their turn.
-            Busy::Skip if slot.0 > tenure.granted_at => Readiness::Over(Fate::SkippedOverlap),
-            Busy::Wait(limit) if waited >= limit && slot.0 > tenure.granted_at => Readiness::Over(Fate::SkippedOverlap),
-            Busy::Retry(pause) if waited >= pause && slot.0 > tenure.granted_at => {
-                Readiness::Over(Fate::SkippedOverlap)
-            }
-            Busy::Retry(pause) if waited < pause => Readiness::Later(now.plus(pause - waited)),
-            _ => Readiness::Later(now.plus(POLL).min(tenure.deadline)),
-        };
-    }
-    if seen.record.paused.is_some() {
-        return Readiness::Over(Fate::Paused);
-    }
-    Readiness::Clear
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use leasehold_core::{Nonce, Reason};
-
-    #[test]
-    fn what_never_starts_is_tried_no_more_often_when_its_record_is_archived() {
-        let slot = Slot(Timestamp::from_millis(1_000));
-        let transfer = |number: u64| Transfer {
-            epoch: Epoch::new(number).unwrap(),
-            at: Timestamp::from_millis(0),
-            reason: Reason::Recovered,
-            nonce: Nonce::from_u128(u128::from(number)),
-            from: None,
-            to: None,
-            by: None,
-            why: None,
-            slot: Some(slot),
-            held_for_ms: Some(0),
-            outcome: Some(Outcome::NotStarted),
-        };
-        let transfers: Vec<_> = (13..=16).map(|number| Arc::new(transfer(number))).collect();
-        let young = Ownership { transfers: transfers.clone(), ..Ownership::default() };
-        assert_eq!(try_again_at(&young, slot), Some(Timestamp::from_millis(0).plus(RETRY_AFTER * 8)));
-        let old = Ownership { transfers, archived: Epoch::new(15).unwrap(), ..Ownership::default() };
-        assert_eq!(try_again_at(&old, slot), Some(Timestamp::from_millis(0).plus(LONGEST_PAUSE)));
-    }
 }

@@ -7,19 +7,20 @@
 mod agenda;
 mod dispatch;
 mod pulse;
+mod readiness;
 
 pub use agenda::Agenda;
 pub use dispatch::{Decided, Watcher};
 pub use pulse::Pulse;
 
 use crate::schedule::job::Job;
-use crate::schedule::journals::{JobVerbs, Journals};
+use crate::schedule::journal::{JobVerbs, Journals};
 use async_trait::async_trait;
 use dispatch::{Dispatcher, Tried};
 use leasehold_core::clock::Moment;
 use leasehold_core::hints::Hints;
 use leasehold_core::{Grant, Label, LeaseName, Nonce, Result, Slot, SlotState, Timestamp, Ttl};
-use leasehold_system::undo::{Mend, undone};
+use leasehold_system::undo::{Fix, is_disabled};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -370,7 +371,7 @@ impl Scheduler {
             for (name, journal) in page {
                 // A damaged journal is read again, reported and retried with its own job.
                 let journal = match journal {
-                    Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
+                    Err(error) if is_disabled(Fix::JournalErrorStopsTheScheduler) => return Err(error),
                     Err(_) => {
                         self.dispatcher.check_journal_of([name]);
                         continue;

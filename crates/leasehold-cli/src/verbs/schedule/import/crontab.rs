@@ -13,7 +13,7 @@ use std::path::Path;
 const NICKNAMES: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
 /// What variables above a line say of it.
-struct Surroundings {
+struct Environment {
     env: BTreeMap<String, String>,
     shell: Option<String>,
     zone: String,
@@ -29,7 +29,7 @@ pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
     let zone = tables.zone.clone();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let locks = lines.filter_map(|line| Some(flocked(&line[line.find("flock")?..])?.lock)).collect();
-    let mut around = Surroundings { env: BTreeMap::new(), shell: None, zone, delay: 0, locks };
+    let mut around = Environment { env: BTreeMap::new(), shell: None, zone, delay: 0, locks };
     for (line, number) in text.lines().zip(1..) {
         let (line, place) = (line.trim(), format!("{file}, line {number}"));
         if line.is_empty() || line.starts_with('#') {
@@ -78,7 +78,7 @@ fn unquoted(text: &str) -> &str {
     inner('"').or_else(|| inner('\'')).unwrap_or(text)
 }
 
-impl Surroundings {
+impl Environment {
     fn set(&mut self, name: &str, value: String, place: &str, tables: &mut Tables) {
         match name {
             "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => {
@@ -137,7 +137,7 @@ impl Surroundings {
     }
 }
 
-fn job(line: &str, has_user: bool, around: &Surroundings, place: &str, tables: &mut Tables) {
+fn job(line: &str, has_user: bool, around: &Environment, place: &str, tables: &mut Tables) {
     // A leading `-` asks some crons not to log the start.
     let line = line.strip_prefix('-').unwrap_or(line);
     let fields = if line.starts_with('@') { 1 } else { 5 };
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_told_from_a_job() {
+    fn a_variable_is_distinguished_from_a_job() {
         assert_eq!(variable("PATH = \"/usr/bin:/bin\""), Some(("PATH".into(), "/usr/bin:/bin".into())));
         assert_eq!(variable("0 3 * * * A=b ./x"), None);
         assert_eq!(variable("@daily A=b ./x"), None);

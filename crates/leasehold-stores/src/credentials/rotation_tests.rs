@@ -61,7 +61,7 @@ impl Strict {
         self.refused.lock().unwrap().clone_from(&self.authorization.lock().unwrap());
     }
 
-    async fn sees_one_that_goes_on(&self, store: impl Store, rotate: impl Fn()) {
+    async fn sees_one_that_continues(&self, store: impl Store, rotate: impl Fn()) {
         let key = Key::new(Shelf::Probe, &LeaseName::new("a").unwrap());
         store.read(&key).await.unwrap();
         rotate();
@@ -85,7 +85,7 @@ async fn a_key_of_dynamodb_that_was_replaced_is_looked_up_again() {
     let file = aws_credentials(folder.path(), "OLD", "s");
     let at = format!("dynamodb://eu-west-3/table?endpoint=http://127.0.0.1:{port}&credentials={}", file.display());
     let store = DynamoStore::new(&address(&at), &Namespace::default(), Env::new()).unwrap();
-    server.sees_one_that_goes_on(store.clone(), || drop(aws_credentials(folder.path(), "NEW", "s"))).await;
+    server.sees_one_that_continues(store.clone(), || drop(aws_credentials(folder.path(), "NEW", "s"))).await;
     // Unchanged credentials are not sent twice.
     server.refuse();
     let key = Key::new(Shelf::Probe, &LeaseName::new("a").unwrap());
@@ -102,5 +102,5 @@ async fn a_key_of_firestore_that_was_replaced_is_looked_up_again() {
     let file = new_service_account(folder.path());
     let at = format!("firestore://demo/leases?endpoint=http://127.0.0.1:{port}&credentials={}", file.display());
     let store = FirestoreStore::new(&address(&at), &Namespace::default(), Env::new()).unwrap();
-    server.sees_one_that_goes_on(store, || drop(new_service_account(folder.path()))).await;
+    server.sees_one_that_continues(store, || drop(new_service_account(folder.path()))).await;
 }

@@ -1,4 +1,4 @@
-//! What a record tells of the past: each thing that happened has its time in it.
+//! What a record says about the past: each thing that happened has its time in it.
 
 use super::EventData;
 use leasehold_core::{LeaseName, Outcome, Ownership, Reason, Timestamp, Transfer};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 /// What was found.
 #[derive(Debug)]
-pub enum Told {
+pub enum Past {
     /// All of it, by time.
     All(Vec<EventData>),
     /// There are more records than are gone through for one client.
-    TooMuch,
+    TooMany,
 }
 
 /// From just after one time up to another.

@@ -35,7 +35,7 @@ fn google(port: u16, account: &std::path::Path) -> Bucket {
 }
 
 /// Reads, writes and lists. Before each, `rotate` replaces the credentials, and the server refuses the previous ones.
-async fn goes_on(server: &StandIn, bucket: Bucket, rotate: impl Fn(usize)) {
+async fn continues(server: &StandIn, bucket: Bucket, rotate: impl Fn(usize)) {
     let store: &dyn Store = &BucketStore::within(bucket, &Namespace::default());
     store.swap(&key("a"), None, b"1").await.unwrap();
     let replace = |turn| {
@@ -62,14 +62,14 @@ async fn a_key_of_s3_that_was_replaced_is_looked_up_again() {
     let (server, folder) = (StandIn::s3(Flaw::None), tempfile::tempdir().unwrap());
     aws_credentials(folder.path(), "KEY0", "s");
     let bucket = s3(server.port(), folder.path());
-    goes_on(&server, bucket, |turn| drop(aws_credentials(folder.path(), &format!("KEY{turn}"), "s"))).await;
+    continues(&server, bucket, |turn| drop(aws_credentials(folder.path(), &format!("KEY{turn}"), "s"))).await;
 }
 
 #[tokio::test]
 async fn a_key_of_google_that_was_replaced_is_looked_up_again() {
     let (server, folder) = (StandIn::google(Flaw::None), tempfile::tempdir().unwrap());
     let bucket = google(server.port(), &new_service_account(folder.path()));
-    goes_on(&server, bucket, |_| drop(new_service_account(folder.path()))).await;
+    continues(&server, bucket, |_| drop(new_service_account(folder.path()))).await;
 }
 
 #[tokio::test]

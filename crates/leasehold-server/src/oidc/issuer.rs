@@ -264,7 +264,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, String> {
         // A pipe or a device would have no end.
         let about = std::fs::metadata(&place)?;
         if !about.is_file() || about.len() > MAX_BYTES as u64 {
-            return Err(std::io::Error::other(format!("it is no plain file of at most {MAX_BYTES} bytes")));
+            return Err(std::io::Error::other(format!("it is not a plain file of at most {MAX_BYTES} bytes")));
         }
         let mut bytes = Vec::new();
         std::fs::File::open(&place)?.take(MAX_BYTES as u64).read_to_end(&mut bytes)?;

@@ -4,216 +4,21 @@
 //! is recorded once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by
 //! the lease's record alone, in the same swap as the lease; an error in writing a journal loses history, not safety.
 
-use crate::output::Usage;
+mod entry;
+mod note;
+mod stored;
+
 use crate::schedule::due::{DropReason, Dropped};
-use leasehold_core::{Epoch, Event, LeaseName, Line, Slot, Timestamp};
+pub use entry::{EndReason, Entry, Fate, RunEnd};
+use leasehold_core::{Epoch, Slot, Timestamp};
+pub use note::Note;
 use serde::{Deserialize, Serialize};
+pub(crate) use stored::check;
+pub use stored::{JobVerbs, Journals, Listed};
 
 /// How many entries are kept.
 pub const ENTRIES_KEPT: usize = 128;
-pub(super) const KIND: &str = "runs";
-
-/// What became of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fate {
-    /// It is running, or its run died and that was not noticed yet.
-    Running,
-    /// Its run succeeded.
-    Succeeded,
-    /// Its run failed.
-    Failed,
-    /// Its run lost the lease and was stopped; another run may follow.
-    Lost,
-    /// It could not be started; it stays open, and is tried again.
-    NotStarted,
-    /// An operator asked its run to finish early; another run may follow.
-    Drained,
-    /// Not run: an earlier run had not ended.
-    SkippedOverlap,
-    /// Not run: it was too old to catch up on.
-    DroppedTooOld,
-    /// Not run: a newer slot was run instead.
-    DroppedCoalesced,
-    /// Not run: slots that are still in the future had been claimed while the store's clock was ahead.
-    DroppedClockAhead,
-    /// Not run: an operator had paused the job.
-    Paused,
-    /// Its run died as often as it may be run, or it then became too old to be run again.
-    Died,
-}
-
-impl Fate {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Fate::Running => "running",
-            Fate::Succeeded => "succeeded",
-            Fate::Failed => "failed",
-            Fate::Lost => "lost",
-            Fate::NotStarted => "not_started",
-            Fate::Drained => "drained",
-            Fate::SkippedOverlap => "skipped_overlap",
-            Fate::DroppedTooOld => "dropped_too_old",
-            Fate::DroppedCoalesced => "dropped_coalesced",
-            Fate::DroppedClockAhead => "dropped_clock_ahead",
-            Fate::Paused => "paused",
-            Fate::Died => "died",
-        }
-    }
-
-    /// Whether it can no longer change.
-    pub const fn is_final(self) -> bool {
-        !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted | Fate::Drained)
-    }
-
-    /// The counter for a fate that is recorded without a run that would count it.
-    pub const fn event(self) -> Option<Event> {
-        if let Fate::Died = self { Some(Event::Died) } else { self.passed_over() }
-    }
-
-    /// Whether the slot was not run although nobody wanted that.
-    pub const fn is_missed(self) -> bool {
-        matches!(self, Fate::DroppedTooOld | Fate::DroppedCoalesced | Fate::DroppedClockAhead)
-    }
-
-    /// The counter for a slot that was not run; none for one that was.
-    pub const fn passed_over(self) -> Option<Event> {
-        match self {
-            Fate::SkippedOverlap => Some(Event::SkippedOverlap),
-            Fate::DroppedTooOld => Some(Event::DroppedTooOld),
-            Fate::DroppedCoalesced => Some(Event::DroppedCoalesced),
-            Fate::DroppedClockAhead => Some(Event::DroppedClockAhead),
-            Fate::Paused => Some(Event::Paused),
-            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost => None,
-            Fate::NotStarted | Fate::Drained | Fate::Died => None,
-        }
-    }
-}
-
-impl From<DropReason> for Fate {
-    fn from(reason: DropReason) -> Fate {
-        match reason {
-            DropReason::TooOld => Fate::DroppedTooOld,
-            DropReason::Coalesced => Fate::DroppedCoalesced,
-            DropReason::ClockAhead => Fate::DroppedClockAhead,
-        }
-    }
-}
-
-/// One slot, or several consecutive ones that were not run for the same reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Entry {
-    /// The slot; the first, if there are several.
-    pub slot: Slot,
-    /// The last slot, if there are several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last: Option<Slot>,
-    /// How many, if there are several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub count: Option<u64>,
-    /// Whether there were more than were counted.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub more: bool,
-    /// What became of it.
-    pub fate: Fate,
-    /// When the entry was written, in store time; for a run, when it began.
-    pub at: Timestamp,
-    /// The machine that ran it, or that wrote the entry.
-    pub host: String,
-    /// The epoch of the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<Epoch>,
-    /// How often a run began.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub attempts: u32,
-    /// The command's exit code, 128 + n for a signal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exit: Option<u8>,
-    /// How long it ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ran_for_ms: Option<u64>,
-    /// What the run has used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// The name, on its shelf, of the record with the end of its output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<LeaseName>,
-    /// Why it did not end by itself, or could not be started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<EndReason>,
-}
-
-/// A reason in an entry.
-pub type EndReason = Line<160>;
-
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(n: &u32) -> bool {
-    *n == 0
-}
-
-impl Entry {
-    /// An entry for one slot, without further details.
-    pub fn new(slot: Slot, fate: Fate, at: Timestamp, host: &str) -> Self {
-        Entry {
-            slot,
-            last: None,
-            count: None,
-            more: false,
-            fate,
-            at,
-            host: host.to_owned(),
-            epoch: None,
-            attempts: 0,
-            exit: None,
-            ran_for_ms: None,
-            usage: None,
-            output: None,
-            why: None,
-        }
-    }
-
-    /// The slot; the last, if there are several.
-    pub fn end(&self) -> Slot {
-        self.last.unwrap_or(self.slot)
-    }
-}
-
-/// How a run of a slot ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunEnd {
-    /// One of succeeded, failed, lost, not started and drained.
-    pub fate: Fate,
-    /// The exit code, if the command had one.
-    pub exit: Option<u8>,
-    /// How long it ran.
-    pub ran_for_ms: u64,
-    /// How often the command was started under this epoch.
-    pub tries: u32,
-    /// What it has used, if known.
-    pub usage: Option<Usage>,
-    /// The name of the record with the end of its output, if that is stored.
-    pub output: Option<LeaseName>,
-    /// Why it did not end by itself, or could not be started.
-    pub why: Option<EndReason>,
-}
-
-impl RunEnd {
-    /// One try that ended before the command was started.
-    pub const NOT_STARTED: Self = RunEnd::new(Fate::NotStarted, None, 0);
-
-    /// One try, without further details.
-    pub const fn new(fate: Fate, exit: Option<u8>, ran_for_ms: u64) -> Self {
-        RunEnd { fate, exit, ran_for_ms, tries: 1, usage: None, output: None, why: None }
-    }
-
-    /// The same, with a reason.
-    #[must_use]
-    pub fn because(self, why: &str) -> Self {
-        RunEnd { why: Some(EndReason::lossy(why, "-")), ..self }
-    }
-}
+const KIND: &str = "runs";
 
 /// The journal of one job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -321,7 +126,7 @@ impl Journal {
 
     /// Records that a slot was not run, unless its fate is known; returns whether that is new. `before` is the previous
     /// slot: consecutive slots that were not run share an entry.
-    pub fn pass_over(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
+    pub fn skip(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
         if self.single(slot).is_some() || self.is_settled(slot) || self.has_forgotten(slot) {
             return false;
         }
@@ -378,8 +183,8 @@ impl Journal {
 
     /// Adds slots that were not run to the entry that ends just before them, if it has the same fate.
     fn follow(&mut self, before: Option<Slot>, entry: Entry) {
-        let goes_on = |old: &&mut Entry| Some(old.end()) == before && old.fate == entry.fate && old.epoch.is_none();
-        match self.entries.iter_mut().find(goes_on).filter(|_| !entry.more) {
+        let continues = |old: &&mut Entry| Some(old.end()) == before && old.fate == entry.fate && old.epoch.is_none();
+        match self.entries.iter_mut().find(continues).filter(|_| !entry.more) {
             Some(old) => {
                 old.count = Some(old.count.unwrap_or(1).saturating_add(entry.count.unwrap_or(1)));
                 (old.last, old.at, old.host) = (Some(entry.end()), entry.at, entry.host);
@@ -397,47 +202,6 @@ impl Journal {
             // The oldest entry is dropped, but never the one that was just written.
             let gone = self.entries.remove(usize::from(place == 0));
             self.forgotten_to = self.forgotten_to.max(Some(gone.end()));
-        }
-    }
-}
-
-/// A change to a journal: data, so that it can be sent to where the journal is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
-    /// The job is known from now on, unless it was. A time in the future was recorded while the clock was ahead.
-    Known,
-    /// See [`Journal::drop_slots`].
-    Dropped(Vec<Dropped>),
-    /// See [`Journal::pass_over`].
-    PassedOver {
-        /// The slot.
-        slot: Slot,
-        /// The slot before it.
-        before: Option<Slot>,
-        /// Why it is not run.
-        fate: Fate,
-    },
-    /// See [`Journal::give_up`].
-    GivenUp(Slot),
-    /// See [`Journal::rewind`].
-    Rewound,
-    /// See [`Journal::begin`].
-    Began(Slot, Epoch),
-    /// See [`Journal::end`].
-    Ended(Slot, Epoch, RunEnd),
-}
-
-impl Journal {
-    /// Applies a note, for this machine. Applying it twice changes nothing more.
-    pub fn write(&mut self, note: &Note, at: Timestamp, host: &str) {
-        match note {
-            Note::Known => self.since = Some(self.since.map_or(at, |since| since.min(at))),
-            Note::Dropped(dropped) => drop(self.drop_slots(dropped, at, host)),
-            Note::PassedOver { slot, before, fate } => drop(self.pass_over(*slot, *before, *fate, at, host)),
-            Note::GivenUp(slot) => drop(self.give_up(*slot, at, host)),
-            Note::Rewound => self.rewind(at),
-            Note::Began(slot, epoch) => self.begin(*slot, *epoch, at, host),
-            Note::Ended(slot, epoch, end) => self.end(*slot, *epoch, end.clone(), at, host),
         }
     }
 }
@@ -469,7 +233,7 @@ mod tests {
         let entry = &journal.entries[0];
         assert_eq!((entry.fate, entry.host.as_str(), entry.attempts), (Fate::Succeeded, "b", 2));
         assert!(journal.is_settled(slot(1_000)) && !journal.is_settled(slot(2_000)));
-        assert!(!journal.pass_over(slot(1_000), None, Fate::SkippedOverlap, at, "c"));
+        assert!(!journal.skip(slot(1_000), None, Fate::SkippedOverlap, at, "c"));
     }
 
     #[test]

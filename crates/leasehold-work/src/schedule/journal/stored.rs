@@ -3,8 +3,8 @@
 //! Promise: an event in a note is counted once, by the first process that
 //! writes the note. Non-promise: counting is best effort.
 
+use super::{Fate, Journal, KIND, Note, RunEnd};
 use crate::schedule::due::{Dropped, Interrupted, Plan};
-use crate::schedule::journal::{Fate, Journal, KIND, Note, RunEnd};
 use crate::schedule::requests::{Requested, RunRequests};
 use async_trait::async_trait;
 use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
@@ -78,7 +78,7 @@ impl JobVerbs for Coordinator {
 /// The first entry of a job is not written in a namespace that is moving or has moved to another store.
 fn document<'a>(coordinator: &'a Coordinator, job: &LeaseName) -> Document<'a, Journal> {
     let what = format!("the journal of `{job}`");
-    Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
+    Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).unless_moved()
 }
 
 /// Refuses bytes that are not a journal.
@@ -99,7 +99,7 @@ impl Journals {
         Journals::shared(Arc::new(jobs))
     }
 
-    pub(super) fn shared(jobs: Arc<dyn JobVerbs>) -> Self {
+    pub(in crate::schedule) fn shared(jobs: Arc<dyn JobVerbs>) -> Self {
         Journals { jobs, host: leasehold_system::host::name() }
     }
 
@@ -130,11 +130,11 @@ impl Journals {
         Ok(new)
     }
 
-    /// See [`Journal::pass_over`]; counts the slot if it is new.
-    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
-        let note = Note::PassedOver { slot, before, fate };
+    /// See [`Journal::skip`]; counts the slot if it is new.
+    pub async fn skip(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
+        let note = Note::Skipped { slot, before, fate };
         let (mut old, now) = self.jobs.write(job, &note, &self.host).await?;
-        let new = old.pass_over(slot, before, fate, now, &self.host);
+        let new = old.skip(slot, before, fate, now, &self.host);
         self.count(job, Some(fate).filter(|_| new)).await?;
         Ok(new)
     }

@@ -1,15 +1,15 @@
-//! Store URLs, parsed once at the edge. This is the one place that knows every store.
+//! Store URLs, parsed once at the edge.
 //!
 //! Promise: a parsed URL has an absolute path and can be passed to another process unchanged; its displayed form has no
 //! password. Non-promise: a URL that parses may still not open.
 
-use crate::url::{Address, Namespace, is_token};
-use leasehold_core::store::Store;
-use leasehold_core::{Error, Kind, Result, secret};
+use super::redacted::{redacted_text, redacted_url};
+use super::{DRIVERS, Driver, check, forms};
+use crate::url::{Address, Namespace};
+use leasehold_core::{Error, Kind, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// The file in the state directory that `sqlite:` means.
 const DEFAULT_FILE: &str = "leasehold.db";
@@ -17,59 +17,16 @@ const DEFAULT_FILE: &str = "leasehold.db";
 /// The driver whose URL has the namespace in its path, like the server's own addresses.
 const SERVER: &str = "remote";
 
-/// One line per store.
-const DRIVERS: &[Driver] = &[
-    Driver { feature: "sqlite", schemes: &["sqlite"], form: "sqlite:/path/file.db", is_path: true },
-    Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
-    Driver { feature: "mysql", schemes: &["mysql", "mariadb"], form: "mysql://user@host/database", is_path: false },
-    Driver { feature: "etcd", schemes: &["etcd", "etcds"], form: "etcd://host:2379", is_path: false },
-    Driver {
-        feature: "redis",
-        schemes: &["redis", "rediss", "valkey", "valkeys"],
-        form: "redis://host",
-        is_path: false,
-    },
-    Driver { feature: "postgres", schemes: &["postgres", "postgresql"], form: "postgres://host/db", is_path: false },
-    Driver { feature: "nats", schemes: &["nats", "tls", "nats+tls"], form: "nats://host:4222", is_path: false },
-    Driver {
-        feature: "object",
-        schemes: &["s3", "gs", "az"],
-        form: "s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix",
-        is_path: false,
-    },
-    Driver { feature: "dynamodb", schemes: &["dynamodb"], form: "dynamodb://region/table", is_path: false },
-    Driver { feature: "firestore", schemes: &["firestore"], form: "firestore://project/collection", is_path: false },
-    Driver { feature: "durable", schemes: &["do+https", "do+http"], form: "do+https://host/path", is_path: false },
-    Driver {
-        feature: "remote",
-        schemes: &["leasehold", "leasehold+http"],
-        form: "leasehold://host/namespace",
-        is_path: false,
-    },
-];
-
-/// The store behind a URL's scheme.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Driver {
-    /// The cargo feature, which is also the store's name.
-    feature: &'static str,
-    schemes: &'static [&'static str],
-    /// An example for messages, or several, with backquotes between them.
-    form: &'static str,
-    /// Whether a path follows the scheme, instead of a network address.
-    is_path: bool,
-}
-
 /// Where a store is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreUrl {
-    driver: &'static Driver,
-    location: Location,
-    namespace: Namespace,
+    pub(super) driver: &'static Driver,
+    pub(super) location: Location,
+    pub(super) namespace: Namespace,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Location {
+pub(super) enum Location {
     // Always absolute and UTF-8, so that the text form is exact.
     Path(String),
     // The parsed address, and the URL's text without the namespace.
@@ -134,7 +91,7 @@ impl StoreUrl {
         let (path, namespace) = match rest.split_once('?') {
             Some((path, query)) => match query.split_once('=') {
                 Some(("namespace", namespace)) => (path, Namespace::new(namespace)?.to_use()?),
-                _ => return Err(refuse("after `?` only `namespace=NAME` can stand")),
+                _ => return Err(refuse("after `?` only `namespace=NAME` is allowed")),
             },
             None => (rest, Namespace::default()),
         };
@@ -245,7 +202,7 @@ impl FromStr for StoreUrl {
 /// For people, without secrets.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redacted(&self.portable()))
+        f.write_str(&redacted_url(&self.portable()))
     }
 }
 
@@ -255,91 +212,8 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// Opens the store. A networked store is created by its first write, not here.
-pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
-    let opened = match &url.location {
-        Location::Path(path) => open_path(url.driver, Path::new(path), &url.namespace).await?,
-        Location::Network(address, _) => open_networked(url.driver, address, &url.namespace).await?,
-    };
-    opened.ok_or_else(|| {
-        let feature = url.driver.feature;
-        let message =
-            format!("no driver for `{url}`: rebuild with the cargo feature `full` (of the library: `{feature}`)");
-        Error::new(Kind::Unsupported, message)
-    })
-}
-
-#[allow(unused_variables, clippy::unused_async, reason = "a build without any such driver is allowed")]
-async fn open_path(driver: &Driver, path: &Path, namespace: &Namespace) -> Result<Option<Arc<dyn Store>>> {
-    Ok(match driver.feature {
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Some(Arc::new(crate::sqlite::SqliteStore::open(path, namespace).await?)),
-        #[cfg(feature = "dir")]
-        "dir" => Some(Arc::new(crate::dir::DirStore::open(path, namespace).await?)),
-        _ => None,
-    })
-}
-
-/// Every networked store has `check` and `open` in its module.
-macro_rules! networked {
-    ($($feature:tt => $store:ident,)*) => {
-        /// Refuses an address that the store could not use, before anything is
-        /// opened. If its driver is missing, opening reports that.
-        #[allow(unused_variables, clippy::match_single_binding, reason = "a build without any such driver is allowed")]
-        fn check(driver: &Driver, address: &Address) -> Result<()> {
-            match driver.feature {
-                $(#[cfg(feature = $feature)] $feature => crate::$store::check(address),)*
-                _ => Ok(()),
-            }
-        }
-
-        #[allow(unused_variables, clippy::unused_async, reason = "a build without any such driver is allowed")]
-        async fn open_networked(
-            driver: &Driver,
-            address: &Address,
-            namespace: &Namespace,
-        ) -> Result<Option<Arc<dyn Store>>> {
-            Ok(match driver.feature {
-                $(#[cfg(feature = $feature)] $feature => Some(Arc::new(crate::$store::open(address, namespace).await?)),)*
-                _ => None,
-            })
-        }
-    };
-}
-
-networked! {
-    "mysql" => mysql,
-    "etcd" => etcd,
-    "redis" => redis,
-    "postgres" => postgres,
-    "nats" => nats,
-    "object" => object,
-    "dynamodb" => dynamodb,
-    "firestore" => firestore,
-    "durable" => durable,
-    "remote" => remote,
-}
-
-/// The process that keeps others from writing to the store. Only SQLite has one: it allows one writer at a time, and a
-/// writer that is stopped during its write blocks all others.
-#[cfg(feature = "sqlite")]
-pub fn blocker(url: &StoreUrl) -> Option<crate::sqlite::Blocker> {
-    let path = url.path().filter(|_| url.driver.feature == "sqlite")?;
-    crate::sqlite::blocker(path)
-}
-
 fn refused(text: &str, what: &str) -> Error {
-    Error::invalid("store url", concealed(text), format!("{what}; use {}", forms()))
-}
-
-/// All forms of a URL, for messages.
-fn forms() -> String {
-    let mut forms = String::from("`sqlite:` (this user's own store)");
-    for (index, driver) in DRIVERS.iter().enumerate() {
-        let comma = if index + 1 == DRIVERS.len() { " or" } else { "," };
-        forms.push_str(&format!("{comma} `{}`", driver.form));
-    }
-    forms
+    Error::invalid("store url", redacted_text(text), format!("{what}; use {}", forms()))
 }
 
 /// The text of a network address without its namespace, which is stored separately.
@@ -354,59 +228,6 @@ fn text_of(path: PathBuf, given: &str) -> Result<String> {
         let what = format!("the folder `{}` is not valid UTF-8", path.to_string_lossy());
         refused(given, &what)
     })
-}
-
-/// A text that is not a URL, without anything that may be a secret.
-pub(crate) fn concealed(text: &str) -> String {
-    let is_path = |scheme| DRIVERS.iter().any(|driver| driver.is_path && driver.schemes.contains(&scheme));
-    let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| !is_path(*scheme)) else {
-        return text.to_owned();
-    };
-    let place = rest.trim_start_matches('/');
-    let slashes = &rest[..rest.len() - place.len()];
-    // The last `@` counts, wherever it is: a password that was not escaped may contain anything.
-    let (login, place) = match place.rsplit_once('@') {
-        Some((login, place)) => (format!("{}@", secret::login(login, true)), place),
-        None => (String::new(), place),
-    };
-    let (place, query) = place.split_once('?').map_or((place, None), |(place, query)| (place, Some(query)));
-    let fields = query.into_iter().flat_map(|query| query.split('&')).enumerate().map(|(at, field)| {
-        let name = field.split_once('=').map(|(name, _)| format!("{name}=")).unwrap_or_default();
-        format!("{}{name}***", if at == 0 { '?' } else { '&' })
-    });
-    format!("{scheme}:{slashes}{login}{place}{}", fields.collect::<String>())
-}
-
-/// The text with possible secrets hidden. The password in a store's URL may not have been encoded.
-fn redacted(text: &str) -> String {
-    let (mut shown, rest) = match text.split_once("://") {
-        Some((scheme, rest)) => {
-            let (user, rest) = rest.split_at(user_ends(rest));
-            (format!("{scheme}://{}", secret::login(user, is_token(scheme))), rest)
-        }
-        None => (String::new(), text),
-    };
-    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
-    shown.push_str(rest);
-    if let Some(query) = query {
-        shown.push('?');
-        shown.push_str(&secret::query(query));
-    }
-    shown
-}
-
-/// Where the user and the password end, at an `@`: the last one of the authority, because a password may contain one.
-/// If there is none, the password may contain a `/` or `?` that was not encoded, and the last `@` of all counts.
-fn user_ends(rest: &str) -> usize {
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let authority = &rest[..end];
-    if let Some(at) = authority.rfind('@') {
-        return at;
-    }
-    let has_port = authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
-    // After a host with a port, an `@` in an option does not end a password.
-    let until = if has_port { rest.find('?').unwrap_or(rest.len()) } else { rest.len() };
-    rest[..until].rfind('@').filter(|_| authority.contains(':')).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -474,61 +295,5 @@ mod tests {
         ] {
             assert_eq!(text.parse::<StoreUrl>().unwrap().is_missing(), is_missing, "{text}");
         }
-    }
-
-    /// Not in a build with every driver: `cargo xtask test --quick` runs it.
-    #[cfg(not(feature = "redis"))]
-    #[tokio::test]
-    async fn a_lean_build_says_which_feature_is_missing() {
-        let url = "redis://u:hunter2@h/0".parse::<StoreUrl>().unwrap();
-        let error = open(&url).await.unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
-        assert_eq!(
-            error.to_string(),
-            "no driver for `redis://u:***@h/0`: rebuild with the cargo feature `full` (of the library: `redis`)"
-        );
-    }
-
-    #[test]
-    fn a_password_is_never_shown() {
-        for text in [
-            "postgres://u:hunter2@db/x",
-            "postgres://u:hun@hunter2@db/x?sslmode=require",
-            "redis://:hunter2@h",
-            "redis://h/0?PASSWORD=hunter2&a=b",
-            "http://h?api_key=hunter2",
-            "nats://hunter2@h",
-            "tls://hunter2@h?replicas=9",
-            "postgres://u:hunter2/x@db/x",
-            "postgres://u:12/hunter2@db/x",
-            "postgres://u:hunter2?x@db/x",
-            "postgres://u:x?hunter2@db/x",
-            "nats://hunter2@h/path",
-            "do+https://hunter2@h",
-            // A password that is not escaped, and texts that are not even URLs.
-            "postgres://u:hun/hunter2@db/x",
-            "postgres://u:/hunter2@db/x",
-            "postgres://u:1/hunter2@db/x",
-            "redis://:hun?hunter2@h",
-            "redis://:hunter2@h:x",
-            "redis://h?auth=hunter2&x",
-            "redis://h?hunter2",
-            "redis:u:hunter2@h",
-            "redis:/:hunter2@h",
-            "u:hunter2@h",
-        ] {
-            let shown = match text.parse::<StoreUrl>() {
-                Ok(url) => format!("{url} {url:?}"),
-                Err(error) => error.to_string(),
-            };
-            assert!(!shown.contains("hunter2"), "{shown}");
-        }
-        assert_eq!(redacted("postgres://u:p@db/x?a=b"), "postgres://u:***@db/x?a=b");
-        for plain in ["dir:/mnt/a@b:c", "sqlite:///a:b@c", "s3://bucket/a@b", "etcds://h:1?cert=/a@b", "redis://h:1/0"]
-        {
-            assert_eq!(redacted(plain), plain);
-        }
-        assert_eq!(concealed("dir:/mnt/a@b:c?d=e"), "dir:/mnt/a@b:c?d=e");
-        assert_eq!(concealed("redis://u:p@h:x/0?a=b"), "redis://u:***@h:x/0?a=***");
     }
 }

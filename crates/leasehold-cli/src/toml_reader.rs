@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_its_field_and_what_to_write() {
+    fn a_wrong_value_is_reported_with_its_field_and_what_to_write() {
         for (text, expected) in [
             ("retries = \"3\"", "`retries` is the text \"3\"; write the number without quotes: retries = 3"),
             ("retries = 'three'", "three'; write a whole number, without quotes, such as retries = 3"),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_told_how_it_is_written() {
+    fn a_misused_table_is_reported_with_how_it_is_written() {
         for text in ["[job]\nname = 'x'", "[job.nightly]\nname = 'x'", "job = 'x'", "[[jobs]]\nname = 'x'"] {
             let [of_file, _] = said(text);
             assert!(of_file.contains("write [[job]], in double brackets"), "{text}: {of_file}");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_foresaw_is_told_as_the_parser_has_it() {
+    fn an_unforeseen_error_is_reported_in_the_parsers_words() {
         let [of_file, of_table] = said("[[job]]\nfoo = 3");
         assert!(of_file.contains("missing field `name`") && of_table.contains("missing field `name`"), "{of_file}");
     }

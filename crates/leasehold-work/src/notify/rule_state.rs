@@ -1,4 +1,4 @@
-//! How a name stands with a rule: what was judged, and what was told. Pure functions.
+//! The state of a name under a rule: what was judged, and what was reported. Pure functions.
 //!
 //! A name is *down* when it failed or lost its lease as often in a row as the rule says, or when a slot was missed or
 //! is late. It is up again after as many successes in a row as the rule says. While it is down, each cause is reported
@@ -15,7 +15,7 @@
 
 use super::cause::Cause;
 use super::facts::{Detail, End, Facts, Subject};
-use super::notice::{Notice, Story};
+use super::notice::{MessageParts, Notice};
 use super::rule::Rule;
 use crate::tally::DeadLetter;
 use leasehold_core::{Epoch, Outcome, Slot, Timestamp};
@@ -34,10 +34,10 @@ const NEWS: Duration = Duration::from_secs(86_400);
 /// Two machines may record dead letters in another order than that of their deaths, by at most this.
 const OVERLAP: Duration = Duration::from_secs(60);
 
-/// How a name stands with one rule.
+/// The state of a name under one rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct RuleState {
     /// Ends up to this epoch were judged.
     epoch: Epoch,
     /// Missed slots up to this one were judged; and the newest slot that was found late.
@@ -91,7 +91,7 @@ pub struct Standing {
 
 /// Something that happened to the name.
 #[derive(Debug, Clone, Copy)]
-struct Happening {
+struct Event {
     cause: Option<Cause>,
     at: Timestamp,
     epoch: Option<Epoch>,
@@ -105,50 +105,50 @@ struct Judge<'a> {
     rule: &'a Rule,
     facts: &'a Facts,
     now: Timestamp,
-    standing: Standing,
+    state: RuleState,
     /// When the outage that is being reported was over.
     over_at: Option<Timestamp>,
     notices: Vec<Notice>,
 }
 
-impl Standing {
-    /// Judges the facts at `now`. Returns the new standing, and the messages.
+impl RuleState {
+    /// Judges the facts at `now`. Returns the new state, and the messages.
     /// `before` is none for a name that the rule meets for the first time.
     pub fn judge(
-        before: Option<&Standing>,
+        before: Option<&RuleState>,
         subject: &Subject,
         rule: &Rule,
         facts: &Facts,
         now: Timestamp,
-    ) -> (Standing, Vec<Notice>) {
-        let standing = before.cloned().unwrap_or_else(|| Standing {
+    ) -> (RuleState, Vec<Notice>) {
+        let state = before.cloned().unwrap_or_else(|| RuleState {
             // Slots missed before the newest run no longer matter.
             missed_to: facts.claimed,
-            ..Standing::default()
+            ..RuleState::default()
         });
-        let mut judge = Judge { subject, rule, facts, now, standing, over_at: None, notices: Vec::new() };
-        judge.standing.set_clock_back(now);
-        for happening in judge.happenings() {
-            judge.hear(&happening, before.is_some());
+        let mut judge = Judge { subject, rule, facts, now, state, over_at: None, notices: Vec::new() };
+        judge.state.set_clock_back(now);
+        for event in judge.events() {
+            judge.apply(&event, before.is_some());
         }
         judge.settle();
         judge.gather();
-        let Judge { mut standing, mut notices, .. } = judge;
+        let Judge { mut state, mut notices, .. } = judge;
         for notice in &mut notices {
-            notice.after = standing.last.replace(notice.id.clone()).filter(|last| *last != notice.id);
+            notice.after = state.last.replace(notice.id.clone()).filter(|last| *last != notice.id);
         }
-        (standing, notices)
+        (state, notices)
     }
 
     /// Whether it says no more than a missing one would, so that it need not be stored.
     pub fn is_plain(&self) -> bool {
-        let Standing { epoch, missed_to, fenced, .. } = *self;
-        *self == Standing { epoch, missed_to, fenced, ..Standing::default() }
+        let RuleState { epoch, missed_to, fenced, .. } = *self;
+        *self == RuleState { epoch, missed_to, fenced, ..RuleState::default() }
     }
 
     /// Whether two differ in more than how far they have read. If not, it need not be stored.
-    pub fn differs(&self, other: &Standing) -> bool {
-        *self != Standing { epoch: self.epoch, ..other.clone() }
+    pub fn differs(&self, other: &RuleState) -> bool {
+        *self != RuleState { epoch: self.epoch, ..other.clone() }
     }
 
     /// Whether there are dead letters or refused writes that are still to be reported.
@@ -179,21 +179,21 @@ impl Standing {
 
 impl<'a> Judge<'a> {
     /// The new events since the last judgment, in the order of time.
-    fn happenings(&mut self) -> Vec<Happening> {
-        let standing = &mut self.standing;
-        let new = self.facts.ends.iter().filter(|end| end.epoch > standing.epoch);
-        let mut happenings: Vec<Happening> = new.filter_map(happening).collect();
-        standing.epoch = self.facts.ends.iter().map(|end| end.epoch).max().unwrap_or_default().max(standing.epoch);
-        if let Some(missed) = self.facts.missed_after(standing.missed_to) {
-            standing.missed_to = Some(missed.last);
+    fn events(&mut self) -> Vec<Event> {
+        let state = &mut self.state;
+        let new = self.facts.ends.iter().filter(|end| end.epoch > state.epoch);
+        let mut events: Vec<Event> = new.filter_map(event_of).collect();
+        state.epoch = self.facts.ends.iter().map(|end| end.epoch).max().unwrap_or_default().max(state.epoch);
+        if let Some(missed) = self.facts.missed_after(state.missed_to) {
+            state.missed_to = Some(missed.last);
             let (cause, at, slot, count) = (Some(Cause::Missed), missed.last.0, Some(missed.last), missed.count);
-            happenings.push(Happening { cause, at, epoch: None, slot, count });
+            events.push(Event { cause, at, epoch: None, slot, count });
         }
-        if let Some(late) = self.facts.late.filter(|late| standing.late.is_none_or(|known| *late > known)) {
-            standing.late = Some(late);
+        if let Some(late) = self.facts.late.filter(|late| state.late.is_none_or(|known| *late > known)) {
+            state.late = Some(late);
             // `Missed` says more than `Late`, so of the two it is reported.
-            let is_told = self.rule.on.has(Cause::Missed) && happenings.iter().any(|h| h.cause == Some(Cause::Missed));
-            happenings.extend((!is_told).then_some(Happening {
+            let is_reported = self.rule.on.has(Cause::Missed) && events.iter().any(|h| h.cause == Some(Cause::Missed));
+            events.extend((!is_reported).then_some(Event {
                 cause: Some(Cause::Late),
                 at: late.0,
                 epoch: None,
@@ -201,12 +201,12 @@ impl<'a> Judge<'a> {
                 count: 1,
             }));
         }
-        happenings.sort_by_key(|happening| happening.at);
-        happenings
+        events.sort_by_key(|event| event.at);
+        events
     }
 
-    fn hear(&mut self, happening: &Happening, is_known: bool) {
-        let Happening { cause, at, epoch, slot, count } = *happening;
+    fn apply(&mut self, event: &Event, is_known: bool) {
+        let Event { cause, at, epoch, slot, count } = *event;
         let Some(cause) = cause else {
             self.over_at = Some(at);
             self.succeed(epoch, slot, is_known);
@@ -214,70 +214,70 @@ impl<'a> Judge<'a> {
             return;
         };
         // It was steady in between, although no machine judged it then.
-        if self.standing.is_hushed && !self.standing.is_down && !self.standing.is_flapping(at) {
-            self.standing.is_hushed = false;
-            self.tell_up();
+        if self.state.is_hushed && !self.state.is_down && !self.state.is_flapping(at) {
+            self.state.is_hushed = false;
+            self.report_up();
         }
-        let standing = &mut self.standing;
-        standing.good = 0;
+        let state = &mut self.state;
+        state.good = 0;
         if cause == Cause::Missed {
-            standing.missed += count;
+            state.missed += count;
         }
         if !self.rule.on.has(cause) {
             return;
         }
-        standing.since.get_or_insert(at);
-        standing.cause = Some((cause, epoch, slot));
+        state.since.get_or_insert(at);
+        state.cause = Some((cause, epoch, slot));
         let known = epoch.and_then(|epoch| self.facts.detail_of(epoch));
-        standing.detail = known.map(|known| Detail { tail: None, ..known.clone() });
+        state.detail = known.map(|known| Detail { tail: None, ..known.clone() });
         if cause.is_counted() {
-            standing.bad = standing.bad.saturating_add(1);
-            if standing.bad < self.rule.after {
+            state.bad = state.bad.saturating_add(1);
+            if state.bad < self.rule.after {
                 return;
             }
         }
-        if !standing.is_down {
-            standing.is_down = true;
-            standing.turns.push(at);
-            let first = standing.turns.len().saturating_sub(TURNS);
-            standing.turns.drain(..first);
+        if !state.is_down {
+            state.is_down = true;
+            state.turns.push(at);
+            let first = state.turns.len().saturating_sub(TURNS);
+            state.turns.drain(..first);
         }
-        if is_known && !standing.told.iter().any(|told| told.covers(cause)) {
-            self.tell_down(cause);
+        if is_known && !state.told.iter().any(|told| told.covers(cause)) {
+            self.report_down(cause);
         }
     }
 
     fn succeed(&mut self, epoch: Option<Epoch>, slot: Option<Slot>, is_known: bool) {
-        let standing = &mut self.standing;
-        let bad = std::mem::take(&mut standing.bad);
-        if standing.is_down {
-            standing.good += 1;
-            if standing.good < self.rule.recovered_after {
+        let state = &mut self.state;
+        let bad = std::mem::take(&mut state.bad);
+        if state.is_down {
+            state.good += 1;
+            if state.good < self.rule.recovered_after {
                 return;
             }
-            let is_news = standing.since.is_some_and(|since| self.now.saturating_since(since) < NEWS);
-            if let Some((cause, ..)) = standing.cause.filter(|_| !is_known && is_news) {
-                standing.bad = bad;
-                self.tell_down(cause);
-                self.standing.bad = 0;
+            let is_news = state.since.is_some_and(|since| self.now.saturating_since(since) < NEWS);
+            if let Some((cause, ..)) = state.cause.filter(|_| !is_known && is_news) {
+                state.bad = bad;
+                self.report_down(cause);
+                self.state.bad = 0;
             }
-            let standing = &mut self.standing;
-            standing.is_down = false;
-            (standing.cause, standing.detail) = (Some((Cause::Recovered, epoch, slot)), None);
+            let state = &mut self.state;
+            state.is_down = false;
+            (state.cause, state.detail) = (Some((Cause::Recovered, epoch, slot)), None);
             if is_known || is_news {
-                self.tell_up();
+                self.report_up();
             }
         }
-        let standing = &mut self.standing;
-        if standing.told.is_empty() {
-            (standing.cause, standing.since, standing.detail) = (None, None, None);
+        let state = &mut self.state;
+        if state.told.is_empty() {
+            (state.cause, state.since, state.detail) = (None, None, None);
         }
-        (standing.good, standing.missed) = (0, 0);
+        (state.good, state.missed) = (0, 0);
     }
 
-    fn story(&self, cause: Cause, epoch: Option<Epoch>, slot: Option<Slot>) -> Story<'_> {
-        let standing = &self.standing;
-        Story {
+    fn parts(&self, cause: Cause, epoch: Option<Epoch>, slot: Option<Slot>) -> MessageParts<'_> {
+        let state = &self.state;
+        MessageParts {
             subject: self.subject,
             facts: self.facts,
             cause,
@@ -288,10 +288,10 @@ impl<'a> Judge<'a> {
             detail: epoch.and_then(|epoch| self.detail(epoch)),
             count: 1,
             which: String::new(),
-            failures: standing.bad,
-            since: standing.since,
+            failures: state.bad,
+            since: state.since,
             over_at: self.over_at.or_else(|| self.end_of(epoch.filter(|_| cause == Cause::Recovered)?)),
-            missed: standing.missed,
+            missed: state.missed,
             reminder: None,
             is_flapping: false,
         }
@@ -302,91 +302,91 @@ impl<'a> Judge<'a> {
     }
 
     fn detail(&self, epoch: Epoch) -> Option<Detail> {
-        let written = self.standing.detail.as_ref().filter(|detail| detail.epoch == epoch).cloned();
+        let written = self.state.detail.as_ref().filter(|detail| detail.epoch == epoch).cloned();
         match (self.facts.detail_of(epoch).cloned(), written) {
             (Some(known), Some(written)) => Some(known.or(written)),
             (known, written) => known.or(written),
         }
     }
 
-    fn tell_down(&mut self, cause: Cause) {
-        if self.standing.is_flapping(self.now) {
+    fn report_down(&mut self, cause: Cause) {
+        if self.state.is_flapping(self.now) {
             return;
         }
-        let (_, epoch, slot) = self.standing.cause.unwrap_or((cause, None, None));
-        let is_flapping = self.standing.recent_turns(self.now) >= TURNS;
-        self.standing.is_hushed = is_flapping;
-        let notice = Story { is_flapping, ..self.story(cause, epoch, slot) }.notice();
+        let (_, epoch, slot) = self.state.cause.unwrap_or((cause, None, None));
+        let is_flapping = self.state.recent_turns(self.now) >= TURNS;
+        self.state.is_hushed = is_flapping;
+        let notice = MessageParts { is_flapping, ..self.parts(cause, epoch, slot) }.notice();
         self.notices.push(notice);
-        self.standing.told.push(cause);
-        self.standing.told_at = Some(self.now);
+        self.state.told.push(cause);
+        self.state.told_at = Some(self.now);
     }
 
-    fn tell_up(&mut self) {
-        if self.standing.told.is_empty() || self.standing.is_flapping(self.now) {
+    fn report_up(&mut self) {
+        if self.state.told.is_empty() || self.state.is_flapping(self.now) {
             return;
         }
         if self.rule.on.has(Cause::Recovered) {
-            let (_, epoch, slot) = self.standing.cause.unwrap_or((Cause::Recovered, None, None));
-            let notice = self.story(Cause::Recovered, epoch, slot).notice();
+            let (_, epoch, slot) = self.state.cause.unwrap_or((Cause::Recovered, None, None));
+            let notice = self.parts(Cause::Recovered, epoch, slot).notice();
             self.notices.push(notice);
         }
-        self.standing.told.clear();
-        (self.standing.told_at, self.standing.since, self.standing.cause) = (None, None, None);
+        self.state.told.clear();
+        (self.state.told_at, self.state.since, self.state.cause) = (None, None, None);
         // The next outage begins at another time, which tells its reminders apart.
-        self.standing.reminders = 0;
+        self.state.reminders = 0;
     }
 
     /// Reports what was not reported yet, because it was flapping or new, and sends reminders.
     fn settle(&mut self) {
-        let standing = &mut self.standing;
-        if standing.is_hushed && !standing.is_flapping(self.now) {
-            standing.is_hushed = false;
+        let state = &mut self.state;
+        if state.is_hushed && !state.is_flapping(self.now) {
+            state.is_hushed = false;
             // It went up and down since the last message, so its present state is reported again.
-            if standing.is_down {
-                standing.told.clear();
+            if state.is_down {
+                state.told.clear();
             }
         }
-        let standing = &self.standing;
-        match (standing.is_down, standing.told.is_empty()) {
+        let state = &self.state;
+        match (state.is_down, state.told.is_empty()) {
             (true, true) => {
-                if let Some((cause, ..)) = standing.cause {
-                    self.tell_down(cause);
+                if let Some((cause, ..)) = state.cause {
+                    self.report_down(cause);
                 }
             }
-            (false, false) => self.tell_up(),
+            (false, false) => self.report_up(),
             (true, false) => self.remind(),
             (false, true) => {}
         }
     }
 
     fn remind(&mut self) {
-        let (Some(every), Some(told_at)) = (self.rule.remind, self.standing.told_at) else { return };
-        let Some((cause, epoch, slot)) = self.standing.cause else { return };
-        if self.now.saturating_since(told_at) < every || self.standing.is_flapping(self.now) {
+        let (Some(every), Some(told_at)) = (self.rule.remind, self.state.told_at) else { return };
+        let Some((cause, epoch, slot)) = self.state.cause else { return };
+        if self.now.saturating_since(told_at) < every || self.state.is_flapping(self.now) {
             return;
         }
-        self.standing.reminders += 1;
-        self.standing.told_at = Some(self.now);
-        let reminder = Some(self.standing.reminders);
-        let notice = Story { reminder, ..self.story(cause, epoch, slot) }.notice();
+        self.state.reminders += 1;
+        self.state.told_at = Some(self.now);
+        let reminder = Some(self.state.reminders);
+        let notice = MessageParts { reminder, ..self.parts(cause, epoch, slot) }.notice();
         self.notices.push(notice);
     }
 
     /// Dead letters that were not judged before.
     fn new_letters(&mut self) -> Vec<&'a DeadLetter> {
-        let (facts, standing) = (self.facts, &mut self.standing);
+        let (facts, state) = (self.facts, &mut self.state);
         let key = |letter: &DeadLetter| format!("{} {}", letter.id, letter.epoch);
-        let from = if facts.is_survey { Some(standing.dead_to.unwrap_or(self.now)) } else { None };
+        let from = if facts.is_survey { Some(state.dead_to.unwrap_or(self.now)) } else { None };
         let is_old = |letter: &DeadLetter| from.is_some_and(|from| letter.at.plus(OVERLAP) < from);
-        let is_first = facts.is_survey && standing.dead_to.is_none();
-        let new = facts.dead.iter().filter(|letter| !is_old(letter) && !standing.dead.contains(&key(letter)));
+        let is_first = facts.is_survey && state.dead_to.is_none();
+        let new = facts.dead.iter().filter(|letter| !is_old(letter) && !state.dead.contains(&key(letter)));
         let new: Vec<&DeadLetter> = new.collect();
         let latest = new.iter().map(|letter| letter.at).max();
-        standing.dead_to = latest.max(standing.dead_to).or(Some(self.now));
-        standing.dead.extend(new.iter().map(|letter| key(letter)));
-        let surplus = standing.dead.len().saturating_sub(DEAD_KEPT);
-        standing.dead.drain(..surplus);
+        state.dead_to = latest.max(state.dead_to).or(Some(self.now));
+        state.dead.extend(new.iter().map(|letter| key(letter)));
+        let surplus = state.dead.len().saturating_sub(DEAD_KEPT);
+        state.dead.drain(..surplus);
         // A rule that meets the queue for the first time does not report old ones.
         if is_first { Vec::new() } else { new }
     }
@@ -403,34 +403,34 @@ impl<'a> Judge<'a> {
             Subject::Job(_) | Subject::Lease(_) => {
                 // Writes that were refused before the rule existed are not reported.
                 let known = self.facts.fenced.map_or(0, |(total, new)| total.saturating_sub(new));
-                let before = self.standing.fenced.unwrap_or(known);
+                let before = self.state.fenced.unwrap_or(known);
                 let seen = self.facts.fenced.map_or(before, |(total, _)| total);
-                self.standing.fenced = self.facts.fenced.map(|(total, _)| total).or(self.standing.fenced);
+                self.state.fenced = self.facts.fenced.map(|(total, _)| total).or(self.state.fenced);
                 (Cause::Fenced, seen.saturating_sub(before), None)
             }
         };
         if !self.rule.on.has(cause) {
             return;
         }
-        let standing = &mut self.standing;
-        standing.held_back += new;
-        let is_quiet = standing.gathered_from.is_some_and(|from| self.now.saturating_since(from) < QUIET);
-        if standing.held_back == 0 || is_quiet {
+        let state = &mut self.state;
+        state.held_back += new;
+        let is_quiet = state.gathered_from.is_some_and(|from| self.now.saturating_since(from) < QUIET);
+        if state.held_back == 0 || is_quiet {
             return;
         }
-        let count = std::mem::take(&mut standing.held_back);
-        standing.gathered_from = Some(self.now);
-        let standing = &self.standing;
+        let count = std::mem::take(&mut state.held_back);
+        state.gathered_from = Some(self.now);
+        let state = &self.state;
         // A report about several is identified by the latest of them.
-        let which = standing.dead.last().cloned().unwrap_or_else(|| standing.fenced.unwrap_or(0).to_string());
-        let story = self.story(cause, None, None);
-        let notice = Story { item, count, which, failures: 0, since: None, missed: 0, ..story }.notice();
+        let which = state.dead.last().cloned().unwrap_or_else(|| state.fenced.unwrap_or(0).to_string());
+        let parts = self.parts(cause, None, None);
+        let notice = MessageParts { item, count, which, failures: 0, since: None, missed: 0, ..parts }.notice();
         self.notices.push(notice);
     }
 }
 
 /// The event behind an end; none if it is not an event.
-fn happening(end: &End) -> Option<Happening> {
+fn event_of(end: &End) -> Option<Event> {
     let cause = match end.outcome {
         Outcome::Succeeded => None,
         Outcome::Failed => Some(Cause::Failed),
@@ -438,5 +438,5 @@ fn happening(end: &End) -> Option<Happening> {
         // Nothing was run, or an operator knows why it was ended.
         Outcome::NotStarted | Outcome::Drained | Outcome::Evicted => return None,
     };
-    Some(Happening { cause, at: end.at, epoch: Some(end.epoch), slot: end.slot, count: 1 })
+    Some(Event { cause, at: end.at, epoch: Some(end.epoch), slot: end.slot, count: 1 })
 }
