@@ -9,8 +9,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What runs beside the rest: those that take longest and mind least how busy the machine is.
-const ASIDE: [&str; 5] = ["data", "git", "model", "openapi", "torture"];
+/// What runs beside the rest, a lane each: those that take longest and mind least how busy the machine is. Those of the second
+/// lane mostly wait.
+const ASIDE: [&[&str]; 2] = [&["data", "git", "model", "openapi", "torture"], &["fleet", "situations"]];
 
 /// The command's tests that also run with a server in front of their store: whoever holds, works and writes through guards.
 const SERVED: [&str; 9] =
@@ -29,15 +30,16 @@ const NOT_SERVED: [&str; 8] = [
 
 pub(crate) fn test(root: &Path) -> Result<(), String> {
     let all = names(root)?;
-    let (aside, rest): (Vec<&str>, Vec<&str>) = all.iter().map(String::as_str).partition(|name| ASIDE.contains(name));
+    let is_aside = |name: &&str| ASIDE.iter().any(|lane| lane.contains(name));
+    let rest: Vec<&str> = all.iter().map(String::as_str).filter(|name| !is_aside(name)).collect();
     std::thread::scope(|scope| {
         let nfs = scope.spawn(|| nfs::test(root));
-        let aside =
-            scope.spawn(|| in_one_piece(root, tests(&[], &aside)).and_then(|()| in_one_piece(root, served_torture())));
+        let busy = scope
+            .spawn(|| in_one_piece(root, tests(&[], ASIDE[0])).and_then(|()| in_one_piece(root, served_torture())));
+        let waiting = scope.spawn(|| in_one_piece(root, tests(&[], ASIDE[1])));
         let rest = run("every test passes", tests(&["--lib", "--bins"], &rest)).and_then(|()| served());
         let panicked = |_| Err("a lane panicked".to_owned());
-        let (aside, nfs) = (aside.join().unwrap_or_else(panicked), nfs.join().unwrap_or_else(panicked));
-        rest.and(aside).and(nfs)
+        [busy, waiting, nfs].into_iter().fold(rest, |all, lane| all.and(lane.join().unwrap_or_else(panicked)))
     })
 }
 
@@ -83,7 +85,7 @@ fn names(root: &Path) -> Result<BTreeSet<String>, String> {
         let name = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_test);
         names.extend(name.map(ToOwned::to_owned));
     }
-    match ASIDE.iter().find(|name| !names.contains(**name)) {
+    match ASIDE.iter().copied().flatten().find(|name| !names.contains(**name)) {
         Some(missing) => Err(format!("there is no test program `{missing}` to run aside")),
         None => Ok(names),
     }
