@@ -1,5 +1,6 @@
-"""Which files with logic a command passes, seen by gdb. From the root of the project, after `cargo build -p leasehold-cli`:
+"""Which files with logic a command passes, seen by gdb. From the root of the project, with debug information:
 
+    CARGO_PROFILE_DEV_DEBUG=1 cargo build -p leasehold-cli --all-features
     gdb -nx -batch -x xtask/walk.py --args target/debug/leasehold run x -- true
 
 Every function of ours has a breakpoint, which goes when it is hit. A file counts if one of them ran that can go one way or
