@@ -78,7 +78,7 @@ impl Notifier {
         let coordinator = self.board.coordinator();
         let seen = coordinator.inspect(lease).await?;
         let subject = Subject::of(lease, &seen.record);
-        if !Subject::is_told_of(lease) || !self.board.watches(&subject) {
+        if !Subject::is_reported(lease) || !self.board.watches(&subject) {
             return Ok(());
         }
         let mut facts = self.board.facts(lease, &seen).await?.with_detail(detail);

@@ -34,7 +34,7 @@ impl Listeners {
     /// Whether the last lines of a run's output are to be told. On a terminal they are not: the command would find none.
     pub fn want_output(&self, leases: &[LeaseName], settings: &Settings) -> bool {
         let is_about = |rule: &Rule| {
-            leases.iter().any(|lease| Subject::is_told_of(lease) && rule.is_about(&Subject::Job(lease.clone())))
+            leases.iter().any(|lease| Subject::is_reported(lease) && rule.is_about(&Subject::Job(lease.clone())))
         };
         let is_wanted = self.ping.as_ref().is_some_and(PingUrl::takes_output)
             || self.notify.iter().flat_map(|(rules, _)| rules).any(|(rule, _)| rule.tells_of_ends() && is_about(rule));
