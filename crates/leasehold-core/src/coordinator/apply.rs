@@ -42,13 +42,13 @@ pub(super) struct LeaseRow<'a> {
     notify: bool,
     /// Whether the namespace's mark is read before the first write of a name.
     checks_mark: bool,
-    archiving: Archiving,
+    shortening: Shortening,
     /// The request; none if the record is only read or written back.
     request: Option<&'a Request>,
 }
 
 /// Whether a record that is too long is shortened before it is written, by archiving its oldest transfers.
-enum Archiving {
+enum Shortening {
     /// The write fails without it: acquirers.
     Required,
     /// The write continues without it: operators.
@@ -66,20 +66,20 @@ const MAX_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
 
 impl<'a> LeaseRow<'a> {
     pub(super) fn new(coordinator: &'a Coordinator, lease: &'a LeaseName) -> Self {
-        LeaseRow { coordinator, lease, notify: true, checks_mark: true, archiving: Archiving::Never, request: None }
+        LeaseRow { coordinator, lease, notify: true, checks_mark: true, shortening: Shortening::Never, request: None }
     }
 
     /// Drops what is archived, and archives more if the record is still too long.
     async fn archive_excess(&self, next: &mut Ownership) -> Result<()> {
         next.drop_archived();
-        if matches!(self.archiving, Archiving::Never) || next.transfers.len() <= OVERFULL {
+        if matches!(self.shortening, Shortening::Never) || next.transfers.len() <= OVERFULL {
             return Ok(());
         }
-        match (self.coordinator.archive(self.lease).take(next).await, &self.archiving) {
+        match (self.coordinator.archive(self.lease).take(next).await, &self.shortening) {
             (Ok(archived), _) => next.archived = archived,
             // An operator's order must get through. A damaged history does not
             // get better by waiting, so it must not block work.
-            (Err(error), archiving) if matches!(archiving, Archiving::BestEffort) || history::is_damage(&error) => {
+            (Err(error), shortening) if matches!(shortening, Shortening::BestEffort) || history::is_damage(&error) => {
                 next.forget_oldest(MAX_UNARCHIVED);
             }
             (Err(error), _) => {
@@ -193,14 +193,14 @@ impl Coordinator {
         let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
         // A server archives, and reads the namespace's mark, by itself.
         let is_served = self.store.capabilities().by_verbs;
-        let archiving = match request {
-            _ if is_served => Archiving::Never,
-            Request::Acquire { .. } => Archiving::Required,
-            Request::Operate { .. } => Archiving::BestEffort,
-            _ => Archiving::Never,
+        let shortening = match request {
+            _ if is_served => Shortening::Never,
+            Request::Acquire { .. } => Shortening::Required,
+            Request::Operate { .. } => Shortening::BestEffort,
+            _ => Shortening::Never,
         };
         let checks_mark = !request.needs_a_claim() && !is_served;
-        LeaseRow { notify, checks_mark, archiving, request: Some(request), ..LeaseRow::new(self, lease) }
+        LeaseRow { notify, checks_mark, shortening, request: Some(request), ..LeaseRow::new(self, lease) }
     }
 
     /// Carries out a server client's request on the record of this revision only. `None` if the record has another

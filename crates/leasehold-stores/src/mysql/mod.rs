@@ -135,7 +135,8 @@ impl MysqlStore {
             return Ok(Written::Not);
         }
         now(&answer).map(Written::At).map_err(|e| {
-            Error::new(Kind::Indeterminate, format!("{} did not report the time of a write", self.place())).with_source(e)
+            Error::new(Kind::Indeterminate, format!("{} did not report the time of a write", self.place()))
+                .with_source(e)
         })
     }
 
