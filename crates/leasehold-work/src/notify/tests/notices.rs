@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_notice_says_what_happened_and_where_to_look() {
-    let mut course = Course::new(rule(&[Cause::Failed]));
+    let mut course = LeaseHistory::new(rule(&[Cause::Failed]));
     let tail = Some("line 1\n```\nlast line\n".to_owned());
     let detail = Detail { epoch: epoch(1), exit_code: Some(3), ran_for_ms: Some(1), is_kept: true, why: None, tail };
     course.facts = course.facts.with_detail(Some(detail));
@@ -26,7 +26,7 @@ fn a_notice_says_what_happened_and_where_to_look() {
 
 /// The message about a job that failed with this detail, in a store of this place.
 fn told(outcome: Outcome, detail: Option<Detail>, place: Place) -> Notice {
-    let mut course = Course::new(rule(&[Cause::Failed, Cause::Lost]));
+    let mut course = LeaseHistory::new(rule(&[Cause::Failed, Cause::Lost]));
     course.facts = Facts { place, ..course.facts.with_detail(detail) };
     let slot = Some(Slot(at(0)));
     course.facts.ends.push(end(1, slot, outcome, 1));
@@ -36,7 +36,7 @@ fn told(outcome: Outcome, detail: Option<Detail>, place: Place) -> Notice {
 
 #[test]
 fn the_output_of_a_run_without_a_slot_is_looked_up_by_its_epoch() {
-    let mut course = Course::new(rule(&[Cause::Failed]));
+    let mut course = LeaseHistory::new(rule(&[Cause::Failed]));
     course.subject = Subject::Lease("nightly".parse().unwrap());
     let end = end(4, None, Outcome::Failed, 1);
     course.facts = Facts { ends: vec![end], ..Facts::default() }.with_detail(Some(Detail {
