@@ -12,6 +12,8 @@ pub mod api;
 #[cfg(feature = "server")]
 mod discreet;
 #[cfg(feature = "server")]
+mod early;
+#[cfg(feature = "server")]
 pub mod oidc;
 pub mod outbound;
 #[cfg(feature = "server")]

@@ -11,11 +11,11 @@ use leasehold_conformance::faulty::{Fault, FaultyStore};
 use leasehold_conformance::{Bench, Effort, VERBS, exercise_each};
 use leasehold_core::guard::HighWater;
 use leasehold_core::item::protocol::Order as ItemOrder;
-use leasehold_core::lease::protocol::Order;
+use leasehold_core::lease::protocol::{AfterFailure, Order, SlotClaim};
 use leasehold_core::store::{Change, Range, Store, Verb};
 use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Operated, Outcome, Released, Right,
-    Shelf, Token,
+    Shelf, Slot, Token,
 };
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
 use leasehold_stores::sqlite::SqliteStore;
@@ -339,6 +339,21 @@ async fn a_fence_moves_only_forward_and_by_tokens_that_the_store_granted() {
     let seen = theirs.look().await.unwrap();
     assert_eq!(theirs.put(&seen, sealed(third.token())).await.unwrap_err().kind(), Kind::Unsupported);
     assert_eq!(fence.look().await.unwrap().record.high, Some(HighWater::of(second.token(), 0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_still_far_ahead_is_refused_through_a_server_too() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let leases = Coordinator::new(site.store(&site.key("*", "hold,read").await).await);
+    let lease: LeaseName = "job".parse().unwrap();
+    let now = leases.inspect(&lease).await.unwrap().now;
+    let at = |slot| Ask { slot: Some(SlotClaim::new(Slot(slot), AfterFailure::Leave)), ..ask() };
+    let error = leases.acquire(&lease, &at(now.plus(Duration::from_secs(86_400)))).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert!(error.to_string().contains("is in the future; it is "), "{error}");
+    assert!(leases.inspect(&lease).await.unwrap().record.is_unknown());
+    let acquired = leases.acquire(&lease, &at(now.plus(Duration::from_secs(60)))).await.unwrap();
+    assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
 }
 
 /// Acquires and releases a lease so often that a part of its history is archived.

@@ -3,6 +3,7 @@
 use super::rules::{Needs, Subject, item_of, name_of};
 use super::{Body, fence};
 use crate::access::{Caller, Denied};
+use crate::early;
 use crate::serve::{In, Problem, Site};
 use axum::Json;
 use axum::extract::State;
@@ -110,6 +111,9 @@ impl Carrier<'_> {
         }
         if let LeaseRequest::Acquire { requested: Some(requested), .. } = request {
             self.check_request(lease, requested).await?;
+        }
+        if let LeaseRequest::Acquire { slot: Some(claim), .. } = request {
+            early::check_is_due(self.coordinator, lease, claim.slot).await?;
         }
         let remembered = self.site.tended().remembered(self.namespace, lease);
         let written = self.coordinator.carry_out(lease, request, expected, remembered.as_deref()).await?;

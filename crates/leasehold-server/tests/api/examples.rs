@@ -1,7 +1,7 @@
 //! Every request and answer in docs/api.md is run, in one shell for the whole page.
 
-use crate::blocks::{Shell, run_all};
-use crate::rig::Rig;
+use crate::blocks::{PAGE, Shell, blocks, run_all};
+use crate::rig::{Rig, text};
 use leasehold_work::schedule::{Definitions, FileRevision, Job, Publisher};
 use serde_json::json;
 use std::sync::Arc;
@@ -22,4 +22,35 @@ async fn every_request_and_answer_of_the_page_is_as_it_says() {
     let mut shell = Shell::start(&variables, folder.path());
     let run = run_all(&mut shell, secret.id().as_str(), |language| !language.ends_with(" exchange")).await;
     assert!(run >= 25, "{run} blocks were run");
+}
+
+/// The script that the page begins with, run by itself: its exit code, and what it printed.
+async fn run_first(url: &str, key: &str) -> (Option<i32>, String) {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let lines: Vec<&str> = page.lines().collect();
+    let first = &blocks(&lines)[0];
+    assert_eq!((first.language.as_str(), first.to - first.from), ("sh", 5), "the page promises five lines");
+    let script = lines[first.from..first.to].join("\n");
+    let mut command = tokio::process::Command::new("sh");
+    let output = command.args(["-c", &script]).env("URL", url).env("KEY", key).output().await.unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[tokio::test]
+async fn the_script_that_the_page_begins_with_does_nothing_without_the_lease() {
+    let rig = Rig::start().await;
+    let key = rig.all().await;
+    let worked = "the work, while it is held\n".to_owned();
+    assert_eq!(run_first(&rig.base, &key).await, (Some(0), worked.clone()));
+    let other = rig.post(&key, "leases/nightly/acquire", json!({ "ttl": "1h", "label": "box-2" })).await.ok();
+    assert_eq!(run_first(&rig.base, &key).await, (Some(11), String::new()), "somebody else holds it");
+    rig.post(&key, "leases/nightly/release", json!({ "token": text(&other, "token") })).await.ok();
+    let reader = rig.key("read", &["*"]).await;
+    for wrong in ["lh_w_nonsense", "", &reader] {
+        assert_eq!(run_first(&rig.base, wrong).await, (Some(11), String::new()), "the key is refused");
+    }
+    // Nobody listens there any more.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(run_first(&format!("http://{free}"), &key).await, (Some(11), String::new()), "the server is down");
+    assert_eq!(run_first(&rig.base, &key).await, (Some(0), worked), "the first run released it");
 }

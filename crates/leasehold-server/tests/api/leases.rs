@@ -2,6 +2,7 @@
 
 use crate::rig::{InSqlite, Rig, answer, text};
 use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Slot, Timestamp};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -200,18 +201,36 @@ async fn a_waiter_is_told_when_its_key_is_revoked() {
 async fn a_slot_is_claimed_once() {
     let rig = Rig::start().await;
     let key = rig.key("hold,read", &["*"]).await;
-    let body = json!({ "ttl": "90s", "slot": "2026-11-18T03:00:00Z" });
+    let body = json!({ "ttl": "90s", "slot": "2020-11-18T03:00:00Z" });
     let granted = rig.post(&key, "leases/report/acquire", body.clone()).await.ok();
     rig.post(&key, "leases/report/release", json!({ "token": granted["token"], "outcome": "failed" })).await.ok();
     rig.post(&key, "leases/report/acquire", body.clone()).await.refused(409, "already_run");
-    let again = json!({ "ttl": "90s", "slot": "2026-11-18T03:00:00Z", "after_failure": "retry" });
+    let again = json!({ "ttl": "90s", "slot": "2020-11-18T03:00:00Z", "after_failure": "retry" });
     let granted = rig.post(&key, "leases/report/acquire", again).await.ok();
     rig.post(&key, "leases/report/release", json!({ "token": granted["token"] })).await.ok();
     let seen = rig.get(&key, "leases/report").await.ok();
     assert_eq!((seen["slot"]["state"].as_str(), seen["slot"]["epoch"].as_u64()), (Some("done"), Some(2)));
-    assert_eq!(seen["slot"]["at"]["at"], "2026-11-18T03:00:00.000Z");
+    assert_eq!(seen["slot"]["at"]["at"], "2020-11-18T03:00:00.000Z");
     let wrong = rig.post(&key, "leases/report/acquire", json!({ "ttl": "90s", "slot": "yesterday" })).await;
     assert_eq!(wrong.refused(400, "invalid")["field"], "slot");
+}
+
+#[tokio::test]
+async fn a_slot_that_is_still_far_ahead_is_refused_and_jams_nothing() {
+    let rig = Rig::start().await;
+    let key = rig.key("hold,read", &["*"]).await;
+    let ahead = json!({ "ttl": "5s", "slot": "2336-01-01T00:00:00Z" });
+    let refused = rig.post(&key, "leases/report/acquire", ahead.clone()).await.refused(400, "invalid");
+    let detail = text(&refused, "detail");
+    assert!(detail.contains("slot 2336-01-01T00:00:00Z is in the future; it is 2"), "{detail}");
+    assert_eq!(refused["field"], "slot");
+    rig.attempt(&key, "a", "leases/report/acquire", ahead).await.refused(400, "invalid");
+    assert_eq!(rig.get(&key, "leases/report").await.ok()["epoch"], 0);
+    // A trigger may fire a little early.
+    let seen = rig.get(&key, "leases/report").await.ok();
+    let soon = Timestamp::from_millis(seen["now"]["ms"].as_u64().unwrap() + 60_000);
+    let slot = leasehold_work::schedule::slot_text(Slot(soon));
+    rig.post(&key, "leases/report/acquire", json!({ "ttl": "90s", "slot": slot })).await.ok();
 }
 
 #[tokio::test]
@@ -308,12 +327,12 @@ async fn a_key_that_acquired_something_else_is_refused() {
     let slot = |at: &str| json!({ "ttl": "60s", "slot": at });
     rig.attempt(&key, "s", "leases/job/acquire", json!({ "ttl": "60s" })).await.ok();
     rig.attempt(&key, "s", "leases/job/acquire", json!({ "ttl": "60s" })).await.ok();
-    for other in [slot("2026-11-18T03:00:00Z"), json!({ "ttl": "600s" })] {
+    for other in [slot("2020-11-18T03:00:00Z"), json!({ "ttl": "600s" })] {
         rig.attempt(&key, "s", "leases/job/acquire", other).await.refused(409, "key_reused");
     }
-    rig.attempt(&key, "t", "leases/nightly/acquire", slot("2026-11-18T03:00:00Z")).await.ok();
-    rig.attempt(&key, "t", "leases/nightly/acquire", slot("2026-11-18T03:00:00Z")).await.ok();
-    rig.attempt(&key, "t", "leases/nightly/acquire", slot("2026-11-19T03:00:00Z")).await.refused(409, "key_reused");
+    rig.attempt(&key, "t", "leases/nightly/acquire", slot("2020-11-18T03:00:00Z")).await.ok();
+    rig.attempt(&key, "t", "leases/nightly/acquire", slot("2020-11-18T03:00:00Z")).await.ok();
+    rig.attempt(&key, "t", "leases/nightly/acquire", slot("2020-11-19T03:00:00Z")).await.refused(409, "key_reused");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use crate::api::asked::Asked;
 use crate::api::problems::{conflict, no_longer_known, refused};
 use crate::api::reading::{duration, field, instant, optional, read, token, ttl};
 use crate::api::values::{Draining, Report as ReportView, Time, millis};
+use crate::early;
 use crate::serve::{Problem, Waiter};
 use axum::Json;
 use axum::body::Bytes;
@@ -37,7 +38,8 @@ pub struct Acquire {
     wait: Option<String>,
     /// What the holder calls itself; the key's label if it does not say.
     label: Option<String>,
-    /// A scheduled slot to claim in the same step, in RFC 3339: one that has run is refused with `already_run`.
+    /// A scheduled slot to claim in the same step, in RFC 3339: one that has run is refused with `already_run`, and one that is
+    /// more than 5m ahead of the store's time with `invalid`.
     slot: Option<String>,
     /// Whether a slot whose run failed is run again: `leave` or `retry`.
     after_failure: Option<RunAgain>,
@@ -130,6 +132,9 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
     let mut ask = Ask::new(asked.holder(label, asked.nonce()), ttl(&body.ttl)?);
     ask.slot = slot.map(|slot| SlotClaim::new(Slot(slot), again));
     let coordinator = asked.coordinator().await?;
+    if let Some(claim) = &ask.slot {
+        field("slot", early::check_is_due(&coordinator, &name, claim.slot).await)?;
+    }
     if let Some(since) = since.filter(|_| asked.attempt.is_some()) {
         check_remembered(&coordinator, &name, &ask, since).await?;
     }
