@@ -6,6 +6,7 @@ const body = document.body;
 const namespace = body.dataset.namespace;
 const live = document.getElementById("live");
 const pause = document.getElementById("pause");
+const cut = document.getElementById("cut");
 
 // ---- times: relative, and in the viewer's own zone ----
 
@@ -34,13 +35,15 @@ function relative(at, now) {
 }
 
 const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const ofDay = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const toTheMinute = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
 
 function tellTimes() {
   const now = Date.now() + ahead;
   for (const time of document.querySelectorAll("time[data-at]")) {
     const at = Number(time.dataset.at);
     const exact = zone.format(new Date(at));
-    const text = "exact" in time.dataset ? exact : relative(at, now);
+    const text = "exact" in time.dataset ? exact : "clock" in time.dataset ? ofDay.format(new Date(at)) : relative(at, now);
     if (time.textContent !== text) time.textContent = text;
     if (time.title !== exact) time.title = exact;
   }
@@ -53,6 +56,14 @@ let floor = 2000;
 let asked = 0;
 let waiting = null;
 let isPaused = sessionStorage.getItem("leasehold-paused") === "yes";
+// Since when the page is as it was: because somebody stopped it, or because the server does not answer.
+let stoppedAt = new Date();
+let cutAt = null;
+// When a connection broke off that perhaps comes back at once.
+let doubtedAt = null;
+// How long to wait for an answer, and until it is tried again.
+const patience = 10000;
+const pauseBetween = 5000;
 
 function swap(next) {
   for (const part of document.querySelectorAll("[data-live]")) {
@@ -86,9 +97,13 @@ function swap(next) {
 
 async function refresh(address = location.href) {
   asked = Date.now();
-  const response = await fetch(address, { headers: { accept: "text/html" }, cache: "no-store" });
-  if (response.redirected || response.status === 401) {
-    // Signed out, here or by whoever revoked the key.
+  const response = await fetch(address, {
+    headers: { accept: "text/html" },
+    cache: "no-store",
+    signal: AbortSignal.timeout(patience),
+  });
+  if (response.redirected || [401, 403, 404, 410].includes(response.status)) {
+    // Signed out, here or by whoever revoked the key; or there is nothing any more.
     location.reload();
     return;
   }
@@ -109,15 +124,30 @@ function refreshSoon() {
       say("on");
     } catch {
       say("off");
+      setTimeout(refreshSoon, pauseBetween);
     } finally {
       waiting = null;
     }
   }, wait);
 }
 
+// A page that is no longer true says so, and takes no orders: they would be given on what is perhaps long over.
+function showWhetherCut() {
+  if (!cut) return;
+  const text = cutAt ? `Not connected since ${ofDay.format(cutAt)}. What you see is from then.` : "";
+  if (cut.textContent !== text) cut.textContent = text;
+  cut.hidden = !cutAt;
+  body.toggleAttribute("data-cut", cutAt !== null);
+  for (const part of document.querySelectorAll(".orders, .bulk")) part.inert = cutAt !== null;
+}
+
 function say(state) {
   if (!live) return;
-  const words = { on: "Live", paused: "Paused", off: "Not connected" };
+  if (state === "off") cutAt ??= doubtedAt ?? new Date();
+  if (state === "on") cutAt = null;
+  if (state !== "paused") doubtedAt = null;
+  showWhetherCut();
+  const words = { on: "Live", paused: `Not updating since ${toTheMinute.format(stoppedAt)}`, off: "Not connected" };
   live.hidden = false;
   live.dataset.state = state;
   if (live.textContent !== words[state]) live.textContent = words[state];
@@ -151,7 +181,15 @@ function follow(channel) {
         channel.postMessage({ changed: true });
         refreshSoon();
       });
-      stream.addEventListener("error", () => say("off"));
+      stream.addEventListener("error", () => {
+        // It may be back at once: whether the server answers decides, in every tab.
+        doubtedAt ??= new Date();
+        channel.postMessage({ changed: true });
+        refreshSoon();
+        if (stream.readyState !== EventSource.CLOSED) return;
+        leave();
+        setTimeout(() => follow(channel), pauseBetween);
+      });
     }))
     .catch(() => {});
 }
@@ -171,18 +209,19 @@ function begin() {
     if (data.changed) refreshSoon();
   });
   const adjust = () => {
-    pause.textContent = isPaused ? "Resume" : "Pause";
+    pause.textContent = isPaused ? "Update again" : "Stop updating";
     if (isPaused) say("paused");
     if (isPaused || document.hidden) {
       leave();
     } else {
-      say("on");
+      if (!cutAt) say("on");
       follow(channel);
-      if (Date.now() - asked > floor) refreshSoon();
+      if (cutAt || Date.now() - asked > floor) refreshSoon();
     }
   };
   pause.addEventListener("click", () => {
     isPaused = !isPaused;
+    stoppedAt = new Date();
     sessionStorage.setItem("leasehold-paused", isPaused ? "yes" : "no");
     adjust();
   });

@@ -6,13 +6,13 @@
 use super::form::Fields;
 use super::lease::{self, Notice, name_in};
 use super::visit::Visit;
-use super::{item, runs};
+use super::{item, notice, runs};
 use crate::access::Verb;
 use crate::serve::Problem;
 use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use leasehold_core::item::{Item, State};
 use leasehold_core::lease::protocol::Order;
 use leasehold_core::{Epoch, Error, HolderId, Kind, Label, LeaseName, Nonce, Operated, Ownership, Timestamp, Ttl};
@@ -31,6 +31,8 @@ pub struct OrderForm {
     pub explain: &'static str,
     /// Whether somebody loses something by it.
     pub is_grave: bool,
+    /// Whether it cannot be given now. Its button stays in its place, so that no other moves there.
+    pub is_off: bool,
     /// The epoch that was seen.
     pub epoch: u64,
     /// A field besides the reason.
@@ -52,11 +54,16 @@ pub struct Field {
 
 impl OrderForm {
     const fn new(word: &'static str, label: &'static str, epoch: u64, explain: &'static str) -> Self {
-        OrderForm { word, label, explain, is_grave: false, epoch, field: None, pause: None }
+        OrderForm { word, label, explain, is_grave: false, is_off: false, epoch, field: None, pause: None }
     }
 
     fn grave(self) -> Self {
         OrderForm { is_grave: true, ..self }
+    }
+
+    /// The same, if it cannot be given now.
+    fn off_unless(self, is_possible: bool) -> Self {
+        OrderForm { is_off: !is_possible, ..self }
     }
 
     fn with(self, name: &'static str, label: &'static str, value: &'static str) -> Self {
@@ -70,17 +77,17 @@ pub fn lease_orders(record: &Ownership, now: Timestamp) -> Vec<OrderForm> {
         return Vec::new();
     }
     let epoch = record.epoch.get();
-    let mut orders = Vec::new();
-    if record.live_tenure(now).is_some() {
-        let explain =
-            "Takes it from whoever has it now. Anyone may acquire it next; stale writes are refused by guards.";
-        orders.push(OrderForm::new("revoke", "Revoke", epoch, explain).grave());
-        let explain = "Asks the holder to finish, and lets nobody new in meanwhile.";
-        orders.push(OrderForm::new("drain", "Ask to finish", epoch, explain).with("within", "Within", "10m"));
-        let explain = "Takes it from whoever has it and gives it to a new holder, whose token is shown once.";
-        orders.push(OrderForm::new("hand-off", "Hand off", epoch, explain).grave().with("to", "New holder", ""));
-    }
+    let is_held = record.live_tenure(now).is_some();
+    let drain = "Asks the holder to finish, and lets nobody new in meanwhile.";
+    let hand_off = "Takes it from whoever has it and gives it to a new holder, whose token is shown once.";
+    let revoke =
+        "The running command is killed at once. Anyone may acquire the lease next; stale writes are refused by guards.";
+    let drain = OrderForm::new("drain", "Ask to finish", epoch, drain).with("within", "Within", "10m");
+    let mut orders = vec![drain.off_unless(is_held)];
     orders.extend(pause_orders(record));
+    let hand_off = OrderForm::new("hand-off", "Hand off", epoch, hand_off).with("to", "New holder", "");
+    let revoke = OrderForm::new("revoke", "Revoke", epoch, revoke);
+    orders.extend([hand_off, revoke].map(|order| order.grave().off_unless(is_held)));
     orders
 }
 
@@ -99,12 +106,12 @@ pub fn pause_orders(record: &Ownership) -> Vec<OrderForm> {
 /// What can be ordered about a job that somebody could run now.
 pub fn job_orders(record: &Ownership, now: Timestamp, can_be_asked_for: bool) -> Vec<OrderForm> {
     let is_free = record.live_tenure(now).is_none() && record.paused.is_none() && record.live_drain(now).is_none();
-    let mut orders = Vec::new();
+    // First what is always there, so that it stays in its place.
+    let mut orders = pause_orders(record);
     if can_be_asked_for && is_free && record.relocation.is_none() {
         let explain = "Asks the schedulers to run it now. It takes no regular slot, and one of them runs it once.";
         orders.push(OrderForm::new("trigger", "Run now", record.epoch.get(), explain));
     }
-    orders.extend(pause_orders(record));
     orders
 }
 
@@ -116,12 +123,13 @@ pub fn item_orders(item: &Item) -> Vec<OrderForm> {
     let epoch = item.epoch.get();
     let retry = OrderForm::new("retry", "Retry", epoch, "Puts it back in line, with all its attempts.");
     let cancel = OrderForm::new("cancel", "Cancel", epoch, "Takes it out of the line, for good.").grave();
-    match item.state {
-        State::Dead { .. } => vec![retry, cancel],
-        State::Cancelled { .. } => vec![retry],
-        State::Ready | State::Claimed(_) => vec![cancel],
-        State::Done { .. } | State::Purged { .. } => Vec::new(),
-    }
+    let (can_retry, can_cancel) = match item.state {
+        State::Dead { .. } => (true, true),
+        State::Cancelled { .. } => (true, false),
+        State::Ready | State::Claimed(_) => (false, true),
+        State::Done { .. } | State::Purged { .. } => return Vec::new(),
+    };
+    vec![retry.off_unless(can_retry), cancel.off_unless(can_cancel)]
 }
 
 /// Reads a form and refuses whoever may not send it.
@@ -200,8 +208,8 @@ async fn trigger(
 }
 
 fn done(address: &str, fields: &Fields) -> Response {
-    Redirect::to(&format!("{address}?done={}", super::form::in_query(fields.get("order").unwrap_or_default())))
-        .into_response()
+    let order = super::form::in_query(fields.get("order").unwrap_or_default());
+    notice::and_tell(address, &format!("done={order}"))
 }
 
 /// Gives an order about a lease; the token of the new holder for a hand-off.

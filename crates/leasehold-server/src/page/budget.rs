@@ -29,6 +29,8 @@ pub const COUNT_READS: u64 = 1 + MORE_THAN.len() as u64;
 pub const PARTS: u64 = 3;
 /// How many items are looked at in one place for those that ended lately, for a row of the queues' page.
 pub const RECENT_STEP: usize = 50;
+/// How many of its first items: one more than the dead letters that are counted.
+pub const FIRST_STEP: usize = 101;
 /// Reads of a queue's throughput beside those of its items: the places where items are likely that ended lately.
 pub const RECENT_READS: u64 = super::throughput::LOOKS;
 /// Reads of the queues' page: their names, and of each what is in its line, its first items, and those that ended lately.

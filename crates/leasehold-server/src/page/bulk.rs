@@ -7,6 +7,7 @@ use super::budget::BULK;
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::lease::Notice;
+use super::notice;
 use super::queues::{Found, queue_in, search};
 use super::times::thousands;
 use super::visit::Visit;
@@ -16,7 +17,7 @@ use askama::Template;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use leasehold_core::item::{Item, ItemName, QueueName};
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Why};
 use leasehold_work::queue::{ItemId, Queue, protocol};
@@ -180,8 +181,8 @@ pub async fn act(visit: Visit, Path(path): Path<HashMap<String, String>>, body: 
         return Err(broken_off(order, acted, items.len() as u64, error));
     }
     let Acted { done, left } = acted;
-    let to = visit.frame.to(format!("queue/{name}?done={}&items={done}&left={left}", order.word()));
-    Ok(Redirect::to(&to).into_response())
+    let told = format!("done={}&items={done}&left={left}", order.word());
+    Ok(notice::and_tell(&visit.frame.to(format!("queue/{name}")), &told))
 }
 
 /// Acts on one; false if it is no longer as it was counted, or must stay.
@@ -219,7 +220,7 @@ fn broken_off(order: BulkOrder, acted: Acted, of: u64, error: Error) -> Problem 
     Error::new(error.kind(), message).with_source(error).into()
 }
 
-/// What the numbers in an address stand for, after an order was carried out.
+/// What the numbers of a notice stand for, after an order was carried out.
 pub fn by_numbers(fields: &Fields) -> Option<Notice> {
     let order = BulkOrder::parse(fields.get("done")?).ok()?;
     let number = |name: &str| fields.get(name)?.parse::<u64>().ok();

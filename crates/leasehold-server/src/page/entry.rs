@@ -2,9 +2,9 @@
 
 use super::form::Fields;
 use super::frame::{self, Frame};
-use super::visit::{SESSION, VISITOR, Visit, cookie, is_secure, prefix, same_origin};
+use super::visit::{SESSION, VISITOR, Visit, cookie, frame_for, is_secure, prefix, same_origin};
 use crate::access::seal::{LASTS, random_text};
-use crate::access::{Caller, Denied, Namespaces, Refused};
+use crate::access::{Caller, Denied, Namespaces, Refused, Verb};
 use crate::serve::{Problem, Site};
 use askama::Template;
 use axum::body::Bytes;
@@ -28,6 +28,8 @@ struct SignIn {
 struct ChooseNamespace {
     frame: Frame,
     default: String,
+    /// Why what was entered is none.
+    refused: Option<String>,
 }
 
 /// Whoever is signed in goes on; others are asked for their key.
@@ -47,13 +49,7 @@ pub async fn home(
         None => None,
         Some(key) => match site.keys().caller(Some(&key)).await {
             Ok(caller) => {
-                let frame = Frame {
-                    base: base.clone(),
-                    namespace: None,
-                    who: Some((caller.label.to_string(), caller.key.to_string())),
-                    token: seal.token(session),
-                    roams: false,
-                };
+                let frame = frame_for(&caller, base.clone(), None, seal.token(session));
                 return Ok(inside(&caller, frame, &fields));
             }
             Err(Refused::Denied(denied)) => Some(denied.to_string()),
@@ -73,18 +69,27 @@ pub async fn home(
 
 /// Where somebody who is signed in goes from the front page.
 fn inside(caller: &Caller, frame: Frame, fields: &Fields) -> Response {
-    let chosen = fields.get("namespace").and_then(|text| Namespace::new(text).ok());
-    let namespace = match (&caller.scope().namespaces, chosen) {
-        (Namespaces::One(own), _) => Some(own.clone()),
-        (Namespaces::All, chosen) => chosen,
+    let entered = fields.get("namespace");
+    let (namespace, refused) = match (&caller.scope().namespaces, entered.map(|text| Namespace::new(text)?.to_use())) {
+        (Namespaces::One(own), _) => (Some(own.clone()), None),
+        (Namespaces::All, None) => (None, None),
+        (Namespaces::All, Some(Ok(chosen))) => (Some(chosen), None),
+        (Namespaces::All, Some(Err(error))) => (None, Some(error.to_string())),
     };
     match namespace {
         Some(namespace) => Redirect::to(&format!("{}/ns/{namespace}/leases", frame.base)).into_response(),
         None => {
-            let default = Namespace::default().as_str().to_owned();
-            frame::send(StatusCode::OK, &ChooseNamespace { frame, default })
+            let default = entered.unwrap_or(Namespace::default().as_str()).to_owned();
+            let status = if refused.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+            frame::send(status, &ChooseNamespace { frame, default, refused })
         }
     }
+}
+
+/// Whoever has the address of the form alone: the way in is the front page.
+pub async fn to_home(OriginalUri(original): OriginalUri, inner: Uri) -> Redirect {
+    let base = prefix(Some(&original), &inner);
+    Redirect::to(if base.is_empty() { "/" } else { &base })
 }
 
 /// A namespace begins with its leases.
@@ -115,6 +120,11 @@ pub async fn sign_in(
     }
     let key = fields.get("key");
     match site.keys().caller(key).await {
+        // It would see nothing but refusals.
+        Ok(caller) if !caller.scope().verbs.has(Verb::Read) => {
+            let detail = "this key does not allow `read`; the page needs it".to_owned();
+            return Ok(frame::send(StatusCode::FORBIDDEN, &page(detail)));
+        }
         Ok(_) => {}
         Err(Refused::Denied(Denied::Missing)) => {
             return Ok(frame::send(StatusCode::UNAUTHORIZED, &page("enter a key".to_owned())));

@@ -24,6 +24,8 @@ pub struct Frame {
     pub token: String,
     /// Whether there are other namespaces to go to.
     pub roams: bool,
+    /// The names that the key is for, if these are not all.
+    pub narrow: Option<String>,
 }
 
 impl Frame {
@@ -35,6 +37,11 @@ impl Frame {
     /// Where the front page is.
     pub fn home(&self) -> &str {
         if self.base.is_empty() { "/" } else { &self.base }
+    }
+
+    /// Where the logo leads: to the leases of this namespace.
+    pub fn start(&self) -> String {
+        if self.namespace.is_some() { self.to("leases") } else { self.home().to_owned() }
     }
 
     /// Where a page of this namespace is.

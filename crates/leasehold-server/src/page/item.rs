@@ -88,7 +88,7 @@ pub async fn page(
     let fields = Fields::of_query(query.as_deref());
     let is_shown = fields.get("payload") == Some("shown");
     let queue = Queue::new(visit.coordinator.store().clone(), queue);
-    show(&visit, &queue, &id, is_shown, Notice::by_word(&fields), StatusCode::OK).await
+    show(&visit, &queue, &id, is_shown, Notice::by_word(&visit.noticed), StatusCode::OK).await
 }
 
 /// The page, with what came of an order.

@@ -39,10 +39,10 @@ impl Notice {
         Notice { style: "bad", text: text.into(), token: None }
     }
 
-    /// What the word in an address stands for, after an order was carried out.
+    /// What the word of a notice stands for, after an order was carried out.
     pub fn by_word(fields: &Fields) -> Option<Self> {
         let text = match fields.get("done")? {
-            "revoke" => "Revoked. The epoch has moved on, and whoever had it can write no more where a guard looks.",
+            "revoke" => "Revoked. The epoch has moved on. Guards now refuse the former holder's writes.",
             "drain" => "The holder is asked to finish. Nobody new gets it meanwhile.",
             "pause" => "Paused. Nobody new gets it; whoever has it goes on.",
             "resume" => "Resumed.",
@@ -124,7 +124,7 @@ pub async fn page(
     visit.reads(name.as_str())?;
     let fields = Fields::of_query(query.as_deref());
     let fences_after = visit.after(&fields).await?;
-    show_from(&visit, &name, fences_after.as_ref(), Notice::by_word(&fields), StatusCode::OK).await
+    show_from(&visit, &name, fences_after.as_ref(), Notice::by_word(&visit.noticed), StatusCode::OK).await
 }
 
 /// The page, with what came of an order.

@@ -30,6 +30,7 @@ mod timeline;
 mod times;
 mod visit;
 
+pub(crate) use notice::nothing;
 pub(crate) use visit::by_cookie;
 
 use crate::serve::Site;
@@ -47,7 +48,7 @@ pub(crate) struct Shared {
 pub(crate) fn open() -> Router<Site> {
     Router::new()
         .route("/", get(entry::home))
-        .route("/sign-in", post(entry::sign_in))
+        .route("/sign-in", get(entry::to_home).post(entry::sign_in))
         .route("/sign-out", post(entry::sign_out))
 }
 
@@ -68,9 +69,9 @@ pub(crate) fn keyed() -> Router<Site> {
 }
 
 /// All of it, with what the pages share: style and script, and problems as pages.
-pub(crate) fn complete(routes: Router<Site>) -> Router<Site> {
+pub(crate) fn complete(routes: Router<Site>, site: &Site) -> Router<Site> {
     routes
-        .route_layer(middleware::from_fn(notice::as_page))
+        .route_layer(middleware::from_fn_with_state(site.clone(), notice::as_page))
         .route("/assets/{version}/{file}", get(assets::one))
         .layer(Extension(Arc::new(Shared::default())))
 }

@@ -1,14 +1,16 @@
-//! Problems as pages, for those who look with a browser.
+//! Problems as pages, for those who look with a browser, and what somebody is told once.
 
+use super::form::Fields;
 use super::frame::{self, Frame};
-use super::visit::base_of;
+use super::visit::{SESSION, base_of, cookie, frame_around};
+use crate::serve::{Problem, Site};
 use askama::Template;
 use axum::body::to_bytes;
-use axum::extract::Request;
-use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::extract::{OriginalUri, Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use serde_json::Value;
 
 /// More than any problem has.
@@ -23,30 +25,91 @@ struct ProblemPage {
     is_about_the_key: bool,
 }
 
-/// Makes a page of every problem that a route answers with.
-pub async fn as_page(request: Request, next: Next) -> Response {
-    let base = base_of(&request);
+/// What somebody is to be told on the page where an order leads. Its browser keeps it until that page is opened, and no longer:
+/// an address would tell it again to everybody who opens it.
+const NOTICE: &str = "leasehold_notice";
+
+/// Leads to a page of ours, and tells this there once.
+pub fn and_tell(address: &str, told: &str) -> Response {
+    let mut response = Redirect::to(address).into_response();
+    let cookie = format!("{NOTICE}={told}; Path={address}; Max-Age=60; HttpOnly; SameSite=Strict");
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+    response
+}
+
+/// What is to be told on the page that is opened by this request.
+pub fn told(headers: &HeaderMap) -> Fields {
+    // A tab that only keeps itself current shows no notice, and leaves it to the one that was led here.
+    let is_opened = headers.get("sec-fetch-dest").is_none_or(|wanted| wanted == "document");
+    Fields::of_query(cookie(headers, NOTICE).filter(|_| is_opened))
+}
+
+/// Makes a page of every problem that a route answers with, and ends a notice that was shown.
+pub async fn as_page(State(site): State<Site>, request: Request, next: Next) -> Response {
+    let around = Around::of(&request);
+    let is_told = request.method() == Method::GET && told(request.headers()).get("done").is_some();
+    let original = request.extensions().get::<OriginalUri>().map_or(request.uri(), |original| &original.0);
+    let path = original.path().to_owned();
     let response = next.run(request).await;
     let is_problem = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
-    if !is_problem {
-        return response;
+    let mut response = if is_problem { around.dress(&site, response).await } else { response };
+    if is_told && let Ok(end) = HeaderValue::from_str(&format!("{NOTICE}=; Path={path}; Max-Age=0")) {
+        response.headers_mut().append(SET_COOKIE, end);
     }
-    let (parts, body) = response.into_parts();
-    let body: Value =
-        to_bytes(body, LONGEST).await.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default();
-    let page = ProblemPage {
-        frame: Frame { base, ..Frame::default() },
-        title: title(parts.status),
-        detail: body["detail"].as_str().unwrap_or("no more is known").to_owned(),
-        is_about_the_key: parts.status == StatusCode::UNAUTHORIZED,
-    };
-    let mut response = frame::send(parts.status, &page);
-    if let Some(after) = parts.headers.get(RETRY_AFTER) {
-        response.headers_mut().insert(RETRY_AFTER, after.clone());
-    }
-    // What the gate leaves for the log.
-    response.extensions_mut().extend(parts.extensions);
     response
+}
+
+/// Whether a browser wants a page.
+fn wants_a_page(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.flat_map(|text| text.split(',')).any(|kind| kind.trim_start().starts_with("text/html"))
+}
+
+/// The answer where nothing is: a page for browsers, and a problem for programs.
+pub async fn nothing(site: &Site, request: &Request, problem: Problem) -> Response {
+    if !wants_a_page(request.headers()) {
+        return problem.into_response();
+    }
+    Around::of(request).dress(site, Problem::not_found("there is no page at this address").into_response()).await
+}
+
+/// What of a request says what its page has around it.
+struct Around {
+    session: String,
+    base: String,
+    path: String,
+}
+
+impl Around {
+    fn of(request: &Request) -> Self {
+        Around {
+            session: cookie(request.headers(), SESSION).unwrap_or_default().to_owned(),
+            base: base_of(request),
+            path: request.uri().path().to_owned(),
+        }
+    }
+
+    /// Makes a page of a problem.
+    async fn dress(&self, site: &Site, response: Response) -> Response {
+        let (parts, body) = response.into_parts();
+        let body: Value =
+            to_bytes(body, LONGEST).await.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default();
+        let page = ProblemPage {
+            frame: frame_around(site, &self.session, self.base.clone(), &self.path).await,
+            title: title(parts.status),
+            detail: body["detail"].as_str().unwrap_or("no more is known").to_owned(),
+            is_about_the_key: parts.status == StatusCode::UNAUTHORIZED,
+        };
+        let mut response = frame::send(parts.status, &page);
+        if let Some(after) = parts.headers.get(RETRY_AFTER) {
+            response.headers_mut().insert(RETRY_AFTER, after.clone());
+        }
+        // What the gate leaves for the log.
+        response.extensions_mut().extend(parts.extensions);
+        response
+    }
 }
 
 fn title(status: StatusCode) -> &'static str {

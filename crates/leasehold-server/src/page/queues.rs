@@ -3,7 +3,7 @@
 //! Promise: nothing here counts a long line one by one: from a thousand on it is only said which bound the number exceeds.
 //! Non-promise: positions in line are hints, so a number may be off by what is changing.
 
-use super::budget::{BULK, COUNTED, ITEMS_STEP, ITEMS_STEPS, MORE_THAN, QUEUES, RECENT_STEP};
+use super::budget::{BULK, COUNTED, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, MORE_THAN, QUEUES, RECENT_STEP};
 use super::bulk::{self, BulkOrder};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
@@ -115,7 +115,7 @@ pub async fn all(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Pr
         let counts = Counts::of(store.as_ref(), &queue).await?;
         now = counts.now;
         let (items, mut ended) = (Queue::new(store.clone(), queue.clone()), Throughput::default());
-        ended.look_at_first(&items, RECENT_STEP).await?;
+        ended.look_at_first(&items, FIRST_STEP).await?;
         ended.look(&items, now, counts.oldest, RECENT_STEP).await?;
         rows.push(Row {
             ended: ended.words(),
@@ -259,7 +259,7 @@ pub async fn one(
     found.ended.look(&queue, now, counts.oldest, ITEMS_STEP).await?;
     let page = QueuePage {
         now_ms: now.as_millis(),
-        told: bulk::by_numbers(&fields),
+        told: bulk::by_numbers(&visit.noticed),
         waiting: counts.waiting.words(),
         claimed: counts.claimed.words(),
         later: counts.later.words(),

@@ -115,7 +115,7 @@ pub async fn page(
     let name = name_in(&path)?;
     visit.reads(name.as_str())?;
     let fields = Fields::of_query(query.as_deref());
-    show(&visit, &name, fields.get("slot"), Notice::by_word(&fields), StatusCode::OK).await
+    show(&visit, &name, fields.get("slot"), Notice::by_word(&visit.noticed), StatusCode::OK).await
 }
 
 /// The page, with what came of an order. `slot` is the one whose output is shown.

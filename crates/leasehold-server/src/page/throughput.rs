@@ -10,13 +10,16 @@
 use super::times::{ms, thousands};
 use leasehold_core::Timestamp;
 use leasehold_core::item::record::What;
-use leasehold_core::item::{Item, ItemName};
+use leasehold_core::item::{Item, ItemName, State};
 use leasehold_work::queue::Queue;
 use std::collections::HashSet;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Up to here dead letters are counted.
+const DEAD: u64 = 100;
 
 /// How often it is looked for recent ends, at most: from an hour ago on, from a minute ago on, and before the oldest.
 pub const LOOKS: u64 = 3;
@@ -34,6 +37,8 @@ pub struct Throughput {
     seen: HashSet<ItemName>,
     minute: Ends,
     hour: Ends,
+    /// Items that were given up.
+    dead: u64,
     /// Whether every item of the queue was looked at.
     is_all: bool,
 }
@@ -49,6 +54,10 @@ pub struct Words {
     pub failed_minute: String,
     /// In the last hour.
     pub failed_hour: String,
+    /// Items that were given up and are still there, at any time.
+    pub dead: String,
+    /// Whether there are such.
+    pub has_dead: bool,
     /// How many items tell that, if these are not all.
     pub looked_at: Option<String>,
 }
@@ -59,6 +68,7 @@ impl Throughput {
         if !self.seen.insert(name.clone()) {
             return;
         }
+        self.dead += u64::from(matches!(item.state, State::Dead { .. }));
         for event in &item.history {
             let (completed, failed) = match event.what {
                 What::Completed => (1, 0),
@@ -129,7 +139,15 @@ impl Throughput {
             (false, 0) => "none seen".to_owned(),
             (false, count) => format!("at least {}", thousands(count)),
         };
+        let dead = match (self.is_all, self.dead) {
+            (_, count) if count > DEAD => format!("{DEAD}+"),
+            (true, count) => count.to_string(),
+            (false, 0) => "none seen".to_owned(),
+            (false, count) => format!("{count}+"),
+        };
         Words {
+            dead,
+            has_dead: self.dead > 0,
             completed_minute: words(self.minute.completed),
             completed_hour: words(self.hour.completed),
             failed_minute: words(self.minute.failed),

@@ -22,7 +22,29 @@ pub struct When {
 // Its template escapes what is in it.
 impl HtmlSafe for When {}
 
+/// The same instant as a time of day.
+#[derive(Debug, Clone, Template)]
+#[template(
+    source = r#"<time datetime="{{ iso }}" data-at="{{ at_ms }}" data-clock title="{{ exact }}">{{ text }}</time>"#,
+    ext = "html"
+)]
+pub struct Clock {
+    at_ms: u64,
+    iso: String,
+    exact: String,
+    text: String,
+}
+
+// Its template escapes what is in it.
+impl HtmlSafe for Clock {}
+
 impl When {
+    /// When on its day that is.
+    pub fn clock(&self) -> Clock {
+        let text = self.exact.split_once(' ').map_or(self.exact.as_str(), |(_, time)| time).to_owned();
+        Clock { at_ms: self.at_ms, iso: self.iso.clone(), exact: self.exact.clone(), text }
+    }
+
     /// An instant as seen from another.
     pub fn new(at: Timestamp, now: Timestamp) -> Self {
         let iso = slot_text(Slot(at));
@@ -102,6 +124,8 @@ mod tests {
         assert!(ago.contains(">2m ago<") && ago.contains("2023-11-14 22:11:20 UTC"), "{ago}");
         assert!(at(1_700_000_030_500).contains(">in 30s<"));
         assert!(at(1_700_000_000_400).contains(">just now<"));
+        let clock = When::new(Timestamp::from_millis(1_699_999_880_500), now).clock().render().unwrap();
+        assert!(clock.contains(">22:11:20 UTC<"), "{clock}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::form::{Fields, in_query};
 use super::frame::Frame;
+use super::notice;
 use crate::access::seal::Seal;
 use crate::access::{Caller, Denied, Namespaces, Verb};
 use crate::api::trigger::ask_for_run;
@@ -99,6 +100,34 @@ pub fn prefix(original: Option<&Uri>, inner: &Uri) -> String {
     original.strip_suffix(own).unwrap_or_default().trim_end_matches('/').to_owned()
 }
 
+/// What a page has around it for this caller.
+pub fn frame_for(caller: &Caller, base: String, namespace: Option<&Namespace>, token: String) -> Frame {
+    let names: Vec<String> = caller.scope().names.iter().map(ToString::to_string).collect();
+    Frame {
+        base,
+        namespace: namespace.map(|namespace| namespace.as_str().to_owned()),
+        who: Some((caller.label.to_string(), caller.key.to_string())),
+        token,
+        roams: caller.scope().namespaces == Namespaces::All,
+        narrow: (!names.iter().any(|name| name == "*")).then(|| names.join(", ")),
+    }
+}
+
+/// The same for whoever has this session, as far as can be told: for pages that say what went wrong. `path` says the namespace.
+pub async fn frame_around(site: &Site, session: &str, base: String, path: &str) -> Frame {
+    let bare = Frame { base: base.clone(), ..Frame::default() };
+    let Ok(seal) = site.seal().await else { return bare };
+    let Some(key) = seal.open(session, leasehold_system::clock::wall_ms()) else { return bare };
+    let Ok(caller) = site.keys().caller(Some(&key)).await else { return bare };
+    let named =
+        path.strip_prefix("/ns/").and_then(|rest| rest.split('/').next()).and_then(|name| Namespace::new(name).ok());
+    let namespace = match &caller.scope().namespaces {
+        Namespaces::One(own) => Some(own.clone()),
+        Namespaces::All => named.filter(|namespace| caller.enters(namespace).is_ok()),
+    };
+    frame_for(&caller, base, namespace.as_ref(), seal.token(session))
+}
+
 /// A request for a page of a namespace, by somebody who may enter it.
 #[derive(Debug)]
 pub struct Visit {
@@ -110,6 +139,8 @@ pub struct Visit {
     pub coordinator: Coordinator,
     /// What the page has around it.
     pub frame: Frame,
+    /// What the visitor was to be told on this page, once.
+    pub noticed: Fields,
     /// The session's cookie, to which tokens of forms belong.
     cookie: String,
     site: Site,
@@ -185,13 +216,10 @@ impl FromRequestParts<Site> for Visit {
         }
         let cookie = cookie(&parts.headers, SESSION).unwrap_or_default().to_owned();
         let coordinator = site.coordinator(&namespace).await?;
-        let frame = Frame {
-            base: prefix(parts.extensions.get::<OriginalUri>().map(|original| &original.0), &parts.uri),
-            namespace: Some(namespace.as_str().to_owned()),
-            who: Some((caller.label.to_string(), caller.key.to_string())),
-            token: site.seal().await?.token(&cookie),
-            roams: caller.scope().namespaces == Namespaces::All,
-        };
-        Ok(Visit { caller, namespace, coordinator, frame, cookie, site: site.clone() })
+        let base = prefix(parts.extensions.get::<OriginalUri>().map(|original| &original.0), &parts.uri);
+        let token = site.seal().await?.token(&cookie);
+        let frame = frame_for(&caller, base, Some(&namespace), token);
+        let noticed = notice::told(&parts.headers);
+        Ok(Visit { caller, namespace, coordinator, frame, noticed, cookie, site: site.clone() })
     }
 }

@@ -10,8 +10,9 @@ use super::traffic::observe;
 use crate::access::Caller;
 use crate::page;
 use crate::remote;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router, middleware};
 use leasehold_core::wire::About;
@@ -57,11 +58,12 @@ fn pages(site: &Site) -> Router<Site> {
         .route_layer(middleware::from_fn_with_state(site.clone(), gate::keyed))
         .route_layer(middleware::from_fn_with_state(site.clone(), page::by_cookie));
     let open = page::open().route_layer(middleware::from_fn_with_state(site.clone(), gate::open));
-    page::complete(open.merge(keyed))
+    page::complete(open.merge(keyed), site)
 }
 
-async fn nothing() -> Problem {
-    Problem::not_found("no such endpoint; a `/` in a name is written `%2F` or `~`")
+async fn nothing(State(site): State<Site>, request: Request) -> Response {
+    let problem = Problem::not_found("no such endpoint; a `/` in a name is written `%2F` or `~`");
+    page::nothing(&site, &request, problem).await
 }
 
 async fn other() -> Problem {

@@ -73,6 +73,17 @@ const acts = {
 
     // Revoke, with a why.
     await page.goto(`${url}/ns/default/lease/watched`);
+    // Buttons stay where they are when a form opens, and one form is open at a time.
+    const places = () => page.locator("summary, button.order").evaluateAll((all) => all.map((one) => {
+      const { x, y } = one.getBoundingClientRect();
+      return [one.textContent, Math.round(x), Math.round(y + scrollY)];
+    }));
+    const before = await places();
+    for (const label of ["Ask to finish…", "Hand off…", "Pause…"]) {
+      await page.getByText(label).click();
+      assert.deepEqual(await places(), before, label);
+      assert.equal(await page.locator(".order[open]").count(), 1);
+    }
     await page.getByText("Revoke…").click();
     await page.locator("#revoke-why").fill("disk of box-2 is full");
     await page.getByRole("button", { name: "Revoke at epoch 2" }).click();
@@ -102,11 +113,11 @@ const acts = {
     await page.getByRole("status").getByText("Back in line").waitFor();
     await page.locator("#facts .state").getByText("ready").waitFor();
 
-    // Paused, nothing is asked; resumed, it is current again.
+    // Stopped, nothing is asked; started again, it is current.
     await page.goto(`${url}/ns/default/leases`);
-    await page.getByRole("button", { name: "Pause", exact: true }).click();
-    await page.getByText("Paused", { exact: true }).first().waitFor();
-    await page.getByRole("button", { name: "Resume", exact: true }).click();
+    await page.getByRole("button", { name: "Stop updating" }).click();
+    await page.locator("#live").getByText(/^Not updating since \d\d:\d\d$/).waitFor();
+    await page.getByRole("button", { name: "Update again" }).click();
     await page.locator("#live").getByText("Live").waitFor();
 
     // Times are said in the viewer's own zone.
@@ -119,6 +130,29 @@ const acts = {
     await page.waitForURL("**/ns/default/leases");
     await page.goto(`${url}/ns/default/lease/watched`);
     assert.equal(await page.locator(".order").count(), 0);
+  },
+
+  // Without a connection the page says since when, dims what it shows and takes no orders; then it is current again.
+  async cut() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/lease/watched`);
+    await page.locator("#live").getByText("Live").waitFor();
+    assert.equal(await page.locator("#cut").isVisible(), false);
+    await context.setOffline(true);
+    await ask("change hands");
+    await page.getByRole("button", { name: "Stop updating" }).click();
+    await page.getByRole("button", { name: "Update again" }).click();
+    await page.getByRole("alert").getByText(/^Not connected since \d\d:\d\d:\d\d\. What you see is from then\.$/).waitFor();
+    assert.equal(await page.locator(".orders").evaluate((orders) => orders.inert), true);
+    assert.ok(await page.locator("#facts").evaluate((facts) => Number(getComputedStyle(facts).opacity)) < 1);
+    await context.setOffline(false);
+    await page.locator("#facts").getByText("second (box-2").waitFor();
+    await page.locator("#cut").waitFor({ state: "hidden" });
+    assert.equal(await page.locator(".orders").evaluate((orders) => orders.inert), false);
+    // What the browser says of the requests that failed is no fault of the page.
+    faults.splice(0, faults.length, ...faults.filter((fault) => !/ERR_INTERNET_DISCONNECTED/.test(fault)));
   },
 
   async bulk() {

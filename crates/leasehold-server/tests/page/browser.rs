@@ -159,6 +159,21 @@ async fn seven_tabs_share_one_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_lost_its_connection_says_since_when_and_takes_no_orders() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
+    let key = stage.key("ada", ALL, &["*"], None).await;
+    let mut browser = Browser::start(&stage, "cut", &[("KEY", &key)]);
+    assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
+    browser.answer();
+    browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_page_has_a_serious_fault_for_those_who_cannot_see_it() {
     let _alone = ALONE.lock().await;
     let stage = Stage::start().await;

@@ -40,7 +40,7 @@ async fn a_bulk_retry_acts_on_what_was_counted_and_tells_what_had_changed() {
     assert_eq!(order(&mut client, &page, "").await.status, 400);
     let answer = order(&mut client, &page, "mailbox is back").await;
     let to = answer.header("location").unwrap_or_else(|| panic!("{}", answer.body)).to_owned();
-    assert_eq!((answer.status, to.as_str()), (303, "/ns/default/queue/mail?done=retry&items=36&left=1"));
+    assert_eq!((answer.status, to.as_str()), (303, "/ns/default/queue/mail"));
     let page_after = client.get(&to).await.body;
     assert!(page_after.contains("36 dead letters are back in line. 1 had changed meanwhile"), "{page_after}");
     for id in &bounced {
@@ -56,7 +56,9 @@ async fn a_bulk_retry_acts_on_what_was_counted_and_tells_what_had_changed() {
     }
     // The same form again does nothing.
     let answer = order(&mut client, &page, "mailbox is back").await;
-    assert_eq!(answer.header("location"), Some("/ns/default/queue/mail?done=retry&items=0&left=37"));
+    assert_eq!(answer.header("location"), Some("/ns/default/queue/mail"));
+    let page = client.get("/ns/default/queue/mail").await.body;
+    assert!(page.contains("0 dead letters are back in line. 37 had changed meanwhile"), "{page}");
 }
 
 #[tokio::test]
@@ -70,12 +72,13 @@ async fn a_bulk_purge_removes_what_was_counted_and_is_old_enough() {
     let page = client.get(&button(&page, "Purge these 5")).await.body;
     assert!(page.contains("Purge 5 dead letters?"), "{page}");
     let answer = order(&mut client, &page, "not ours").await;
-    assert_eq!(answer.header("location"), Some("/ns/default/queue/mail?done=purge&items=0&left=5"), "{}", answer.body);
+    assert_eq!(answer.header("location"), Some("/ns/default/queue/mail"), "{}", answer.body);
+    assert!(client.get("/ns/default/queue/mail").await.body.contains("0 dead letters are removed. 5 had changed"));
     stage.clock.advance(MINUTE * 2);
     order_item(&mail, &bounced[0], Order::Retry { past: None }).await;
     let answer = order(&mut client, &page, "not ours").await;
     let to = answer.header("location").unwrap().to_owned();
-    assert_eq!(to, "/ns/default/queue/mail?done=purge&items=4&left=1");
+    assert_eq!(to, "/ns/default/queue/mail");
     assert!(client.get(&to).await.body.contains("4 dead letters are removed. 1 had changed meanwhile"));
     assert_eq!(mail.inspect(&bounced[0]).await.unwrap().item.state, State::Ready);
     assert!(matches!(mail.inspect(&others[0]).await.unwrap().item.state, State::Dead { .. }));

@@ -1,9 +1,10 @@
 //! What a browser without script gets: signing in, looking, ordering, and every refusal.
 
-use crate::scene::{MINUTE, acquire, holder, job, morning, name};
+use crate::scene::{MINUTE, acquire, dead_letters, holder, job, morning, name, queue};
 use crate::stage::{Client, Stage, field};
 use leasehold_core::{Label, Outcome, Who, Why};
-use leasehold_server::access::KeyId;
+use leasehold_server::access::{KeyId, NewKey, Scope};
+use leasehold_work::queue::NewItem;
 use leasehold_work::schedule::{Definitions, FileRevision, Publisher};
 
 const ALL: &str = "read,hold,work,operate";
@@ -135,7 +136,7 @@ async fn an_order_needs_a_why_the_epoch_that_was_seen_and_the_sessions_token() {
     }
     assert_eq!(leases.inspect(&name("publish")).await.unwrap().record.epoch.get(), 1);
     let answer = client.post(path, &fields).await;
-    assert_eq!((answer.status, answer.header("location")), (303, Some("/ns/default/lease/publish?done=revoke")));
+    assert_eq!((answer.status, answer.header("location")), (303, Some("/ns/default/lease/publish")));
     let record = leases.inspect(&name("publish")).await.unwrap().record;
     let last = record.transfers.last().unwrap();
     assert_eq!(record.epoch.get(), 2);
@@ -143,8 +144,12 @@ async fn an_order_needs_a_why_the_epoch_that_was_seen_and_the_sessions_token() {
     let by = last.by.as_ref().unwrap().as_str();
     assert!(by.starts_with("ada (key ") && by.len() == "ada (key 12345678)".len(), "{by}");
     assert!(leases.release(&grant, Outcome::Succeeded).await.is_ok());
-    let page = client.get("/ns/default/lease/publish?done=revoke").await.body;
+    let page = client.get("/ns/default/lease/publish").await.body;
     assert!(page.contains("Revoked.") && page.contains("disk is full"), "{page}");
+    // It is told once, and nobody is told it by an address.
+    for path in ["/ns/default/lease/publish", "/ns/default/lease/publish?done=revoke"] {
+        assert!(!client.get(path).await.body.contains("Revoked."), "{path}");
+    }
     // The same form again is decided on an epoch that is over.
     let answer = client.post(path, &fields).await;
     assert_eq!(answer.status, 409);
@@ -255,12 +260,84 @@ async fn a_dead_letter_is_retried_and_its_payload_is_hidden_until_asked_for() {
 async fn a_key_that_may_not_read_is_told_so_instead_of_that_nothing_is_there() {
     let stage = Stage::start().await;
     morning(&stage).await;
-    let mut client = Client::signed_in(&stage, &stage.key("h", "hold,work,operate", &["*"], None).await).await;
-    for page in ["leases", "queues", "jobs", "health", "lease/team-a/daily-publish"] {
-        let answer = client.get(&format!("/ns/default/{page}")).await;
-        assert_eq!(answer.status, 403, "{page}");
-        assert!(answer.body.contains("does not allow `read`"), "{page}: {}", answer.body);
+    let key = stage.key("h", "hold,work,operate", &["*"], None).await;
+    let answer = Client::new(&stage).sign_in(&key).await;
+    assert_eq!(answer.status, 403);
+    assert!(answer.body.contains("this key does not allow `read`; the page needs it"), "{}", answer.body);
+    assert!(!answer.all("set-cookie").any(|cookie| cookie.starts_with("leasehold_session")));
+}
+
+#[tokio::test]
+async fn every_page_that_says_what_is_wrong_has_the_header_and_the_way_out() {
+    let stage = Stage::start().await;
+    morning(&stage).await;
+    let mut client = Client::signed_in(&stage, &stage.key("b", "read", &["team-b/*"], None).await).await;
+    for (path, status) in [
+        ("/ns/default/lease/team-a/daily-publish", 403),
+        ("/ns/default/lease/team-b/none", 404),
+        ("/ns/default/lease/queue/mail/x", 400),
+        ("/ns/other/leases", 403),
+        ("/ns/Prod/leases", 400),
+        ("/ns/default/nope", 404),
+        ("/ns", 404),
+        ("/nope", 404),
+    ] {
+        let answer = client.send("GET", path, &[("Accept", "text/html,*/*;q=0.8")], "").await;
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (status, Some("text/html; charset=utf-8")),
+            "{path}"
+        );
+        for part in ["Sign out", "title=\"Namespace\">default<", "href=\"/ns/default/queues\""] {
+            assert!(answer.body.contains(part), "{path} {part}: {}", answer.body);
+        }
     }
+    // Programs get what they can read.
+    let answer = client.send("GET", "/ns/default/nope", &[("Accept", "*/*")], "").await;
+    assert_eq!((answer.status, answer.header("content-type")), (404, Some("application/problem+json")));
+    // And without a session there is nothing to sign out of.
+    let answer = Client::new(&stage).send("GET", "/ns", &[("Accept", "text/html")], "").await;
+    assert!(answer.status == 404 && !answer.body.contains("Sign out"), "{}", answer.body);
+    assert_eq!(Client::new(&stage).get("/sign-in").await.header("location"), Some("/"));
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_none_is_told_and_the_logo_stays_in_the_one_that_is_shown() {
+    let stage = Stage::start().await;
+    let scope = Scope::new("*".parse().unwrap(), vec!["*".parse().unwrap()], "read".parse().unwrap()).unwrap();
+    let (label, by) = (Label::new("all").unwrap(), Who::new("test").unwrap());
+    let (key, _) = stage.keys.create(NewKey { label, scope, lasts: None, not_after: None, by }).await.unwrap();
+    let mut client = Client::signed_in(&stage, key.reveal()).await;
+    let answer = client.get("/?namespace=Prod").await;
+    assert!(answer.status == 400 && answer.body.contains("namespace `Prod`"), "{}", answer.body);
+    assert_eq!(client.get("/?namespace=prod").await.header("location"), Some("/ns/prod/leases"));
+    let page = client.get("/ns/prod/queues").await.body;
+    assert!(page.contains("class=\"brand\" href=\"/ns/prod/leases\""), "{page}");
+}
+
+#[tokio::test]
+async fn a_key_for_some_names_is_told_that_nothing_of_them_is_there() {
+    let stage = Stage::start().await;
+    morning(&stage).await;
+    let mut client = Client::signed_in(&stage, &stage.key("a", "read", &["none/*"], None).await).await;
+    for page in ["leases", "queues", "jobs"] {
+        let page = client.get(&format!("/ns/default/{page}")).await.body;
+        assert!(page.contains("None in what your key sees (<code>none/*</code>)"), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn queues_with_dead_letters_are_marked_and_lead_to_the_reasons() {
+    let stage = Stage::start().await;
+    dead_letters(&stage, "mail", "550 mailbox unavailable", 3).await;
+    dead_letters(&stage, "lost", "timeout", 130).await;
+    queue(&stage, "well").add(NewItem::default()).await.unwrap();
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let page = client.get("/ns/default/queues").await.body;
+    let row = |name: &str| page.split(&format!("id=\"q-{name}\"")).nth(1).unwrap().split("</tr>").next().unwrap();
+    assert!(row("mail").contains("href=\"/ns/default/queue/mail#dead\"") && row("mail").contains(">3<"), "{page}");
+    assert!(row("lost").contains("state dead") && row("lost").contains(">100+<"), "{page}");
+    assert!(!row("well").contains("state dead") && !row("well").contains("ailing"), "{page}");
 }
 
 #[tokio::test]
@@ -405,9 +482,8 @@ async fn a_job_is_asked_for_by_those_who_may_operate_and_the_page_tells_what_bec
     let fields =
         [("token", token.as_str()), ("order", "trigger"), ("epoch", epoch.as_str()), ("why", "the <b>report</b>")];
     let answer = client.post(path, &fields).await;
-    let address = format!("{path}?done=trigger");
-    assert_eq!((answer.status, answer.header("location")), (303, Some(address.as_str())), "{}", answer.body);
-    let page = client.get(&address).await.body;
+    assert_eq!((answer.status, answer.header("location")), (303, Some(path)), "{}", answer.body);
+    let page = client.get(path).await.body;
     assert!(page.contains("A scheduler that has the job runs it") && page.contains("no scheduler has taken it up yet"));
     assert!(page.contains("the &#60;b&#62;report&#60;/b&#62;"), "{page}");
     assert!(!page.contains("Run now"), "it is asked for once");
