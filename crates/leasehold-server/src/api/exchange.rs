@@ -10,6 +10,7 @@ use crate::serve::{Problem, Site};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CACHE_CONTROL;
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,12 @@ impl Exchanged {
     responses((status = 200, description = "A key, which is shown once.", body = Exchanged)))]
 pub async fn exchange(State(site): State<Site>, body: Bytes) -> Result<impl IntoResponse, Problem> {
     let body: Exchanging = read(&body)?;
-    let (secret, record) = site.exchange().exchange(site.keys().keys(), body.token.trim()).await?;
+    let made = site.exchange().exchange(site.keys().keys(), body.token.trim()).await.map_err(Problem::from);
+    let (secret, record) = made.inspect_err(|problem| {
+        // Whoever set up the rules finds out here why they are not met. Nothing of the token's text is in it.
+        if problem.status() == StatusCode::UNAUTHORIZED {
+            tracing::info!(kind = problem.kind(), "a token was refused: {}", problem.detail());
+        }
+    })?;
     Ok(([(CACHE_CONTROL, "no-store")], Json(Exchanged::new(&secret, &record))))
 }

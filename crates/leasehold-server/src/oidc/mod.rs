@@ -95,7 +95,7 @@ impl Exchange {
         let token = Jwt::parse(token)?;
         let claimed = token.issuer()?;
         let Some(issuer) = self.issuers.iter().find(|issuer| issuer.url().as_str() == claimed) else {
-            return Err(Refusal::Untrusted("its issuer (`iss`) is none that this server trusts".into()));
+            return Err(Refusal::Untrusted("its issuer (`iss`) is not trusted by this server".into()));
         };
         issuer.check(&token).await?;
         let (rule, origin) = self.judge(issuer.url(), &token)?;

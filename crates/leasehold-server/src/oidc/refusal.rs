@@ -61,8 +61,8 @@ impl From<Refusal> for Problem {
         let denied = |kind, detail: String| Problem::new(StatusCode::UNAUTHORIZED, kind, detail);
         match refusal {
             Refusal::Off => Problem::not_found("this server exchanges no tokens: its settings have no [[oidc]]"),
-            Refusal::Malformed(what) => denied("token_malformed", format!("what was sent is no token: {what}")),
-            Refusal::Untrusted(what) => denied("token_untrusted", format!("the token does not count here: {what}")),
+            Refusal::Malformed(what) => denied("token_malformed", format!("what was sent is not a JWT: {what}")),
+            Refusal::Untrusted(what) => denied("token_untrusted", format!("the token is not accepted: {what}")),
             Refusal::Expired { at, now } => {
                 let detail = format!("the token has expired at {}, and it is {}; get a new one", text(at), text(now));
                 denied("token_expired", detail)
