@@ -96,18 +96,23 @@ fn failed(error: reqwest::Error, phase: Phase, place: &str) -> Error {
 
 /// Whether one side rejects the other's certificate. That happens before a request is read, and retrying does not help.
 fn distrusts(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        match error.downcast_ref::<rustls::Error>() {
-            Some(rustls::Error::InvalidCertificate(_)) => return true,
-            Some(rustls::Error::AlertReceived(alert)) => return DISTRUST.contains(alert),
-            _ => {}
-        }
-        // An I/O error does not report the error that it wraps as its source.
-        cause = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
-            Some(inner) => Some(inner),
+    let told = causes(error).find_map(|cause| match cause.downcast_ref::<rustls::Error>() {
+        Some(rustls::Error::InvalidCertificate(_)) => Some(true),
+        Some(rustls::Error::AlertReceived(alert)) => Some(DISTRUST.contains(alert)),
+        _ => None,
+    });
+    told.unwrap_or(false)
+}
+
+/// An error and what caused it, one after the other.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    // An I/O error does not report the error that it wraps as its source.
+    std::iter::successors(Some(error), |error| {
+        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner as &(dyn std::error::Error + 'static)),
             None => error.source(),
-        };
-    }
-    false
+        }
+    })
 }

@@ -14,6 +14,9 @@ use std::str::FromStr;
 /// The file in the state directory that `sqlite:` means.
 const DEFAULT_FILE: &str = "leasehold.db";
 
+/// What a server's addresses have in front of the namespace, and its store URL has not.
+const API: &str = "/v1/ns";
+
 /// The driver whose URL has the namespace in its path, like the server's own addresses.
 const SERVER: &str = "remote";
 
@@ -51,6 +54,10 @@ impl StoreUrl {
             return Err(refuse("it has a control character"));
         }
         let (scheme, rest) = text.split_once(':').ok_or_else(|| refuse("the scheme is missing"))?;
+        if let Some(server) = server_meant(scheme, rest) {
+            let server = redacted_text(&server);
+            return Err(not_so(text, &format!("a Leasehold server is written `{server}`")));
+        }
         let driver = DRIVERS
             .iter()
             .find(|driver| driver.schemes.contains(&scheme))
@@ -75,8 +82,14 @@ impl StoreUrl {
         let (place, query) = text.split_once('?').map_or((text, None), |(place, query)| (place, Some(query)));
         let path = address.path.trim_matches('/').to_owned();
         let (prefix, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        if let Some(meant) = without_api(place) {
+            let what = format!("the store's URL has no `{API}`; write `{}`", redacted_text(&meant));
+            return Err(not_so(text, &what));
+        }
         if address.option("namespace").is_some() || name.is_empty() {
-            return Err(refused(text, "the namespace is the last part of the path"));
+            let place = redacted_text(place.trim_end_matches('/'));
+            let what = format!("the namespace is the last part of the path, as in `{place}/{}`", Namespace::default());
+            return Err(not_so(text, &what));
         }
         let namespace = name.parse().and_then(Namespace::to_use)?;
         let place = place.trim_end_matches('/').strip_suffix(name).unwrap_or(place).trim_end_matches('/');
@@ -213,7 +226,36 @@ impl fmt::Debug for StoreUrl {
 }
 
 fn refused(text: &str, what: &str) -> Error {
-    Error::invalid("store url", redacted_text(text), format!("{what}; use {}", forms()))
+    not_so(text, &format!("{what}; use {}", forms()))
+}
+
+/// The same where it is known what was meant, so that the other forms are no help.
+fn not_so(text: &str, what: &str) -> Error {
+    Error::invalid("store url", redacted_text(text), what)
+}
+
+/// The server's URL that somebody means who writes the address of its page or of its API.
+fn server_meant(scheme: &str, rest: &str) -> Option<String> {
+    let scheme = match scheme {
+        "https" => "leasehold",
+        "http" => "leasehold+http",
+        _ => return None,
+    };
+    let place = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let meant = format!("{scheme}:{place}");
+    let meant = without_api(&meant).unwrap_or(meant);
+    let has_path = meant.split_once("://").is_some_and(|(_, place)| place.contains('/'));
+    Some(if has_path { meant } else { format!("{meant}/{}", Namespace::default()) })
+}
+
+/// A server's URL without the part of the path that only the API has.
+fn without_api(place: &str) -> Option<String> {
+    let place = place.trim_end_matches('/');
+    let (before, after) = place.split_once(API)?;
+    (after.is_empty() || after.starts_with('/')).then(|| {
+        let after = if after.is_empty() { "/default" } else { after };
+        format!("{before}{after}")
+    })
 }
 
 /// The text of a network address without its namespace, which is stored separately.
@@ -272,6 +314,33 @@ mod tests {
             let message = error.to_string();
             assert!(message.starts_with("invalid store url `") && message.contains(says), "{text:?} gave {message}");
             assert!(message.contains("dir:/shared/folder") && !message.contains('\n'), "{text:?} gave {message}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_servers_page_or_api_is_answered_with_its_store_url() {
+        let not = |text: &str| text.parse::<StoreUrl>().unwrap_err().to_string();
+        for (text, meant) in [
+            ("http://127.0.0.1:7117", "leasehold+http://127.0.0.1:7117/default"),
+            ("http://127.0.0.1:7117/default/", "leasehold+http://127.0.0.1:7117/default"),
+            ("https://leases.example.org/v1/ns/team", "leasehold://leases.example.org/team"),
+            ("https://:lh_w_secret@leases.example.org/team?ca=/x", "leasehold://***@leases.example.org/team"),
+        ] {
+            let message = not(text);
+            let (says, _) = meant.split_once("***").unwrap_or((meant, ""));
+            assert!(message.contains(&format!("a Leasehold server is written `{says}")), "{text} gave {message}");
+            assert!(!message.contains("sqlite:") && !message.contains("secret"), "{text} gave {message}");
+        }
+        if cfg!(feature = "remote") {
+            for (text, says) in [
+                ("leasehold://a/v1/ns/team", "has no `/v1/ns`; write `leasehold://a/team`"),
+                ("leasehold://a/x/v1/ns/team/", "has no `/v1/ns`; write `leasehold://a/x/team`"),
+                ("leasehold+http://127.0.0.1:7117", "as in `leasehold+http://127.0.0.1:7117/default`"),
+                ("leasehold://a/", "as in `leasehold://a/default`"),
+            ] {
+                let message = not(text);
+                assert!(message.contains(says) && !message.contains("sqlite:"), "{text} gave {message}");
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! Non-promise: nothing here balances load; the server that answered last is asked again.
 
 use super::config::{Endpoint, KeySource};
+use crate::http::causes;
 use crate::http::client::untimed;
 use crate::phase::Phase;
 use crate::url::Secret;
@@ -12,6 +13,7 @@ use leasehold_core::wire::{PROTOCOL, Problem, SPEAKS};
 use leasehold_core::{Error, Kind, Result, Why};
 use leasehold_system::clock;
 use reqwest::{Client, Method, RequestBuilder};
+use rustls::CertificateError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -142,17 +144,20 @@ impl Connection {
         let place = self.endpoints[index].place.as_str();
         let exchange = untimed(request, phase, place);
         let answer = match self.endpoints.len() {
-            1 => exchange.await?,
+            1 => exchange.await.map_err(|error| advised(error, &self.endpoints[index]))?,
             _ => {
                 let unanswered = &self.unanswered[usize::from(phase == Phase::Writing)];
                 let count = unanswered.load(Ordering::Relaxed);
                 let patience = PATIENCE.saturating_mul(count.saturating_add(1)).min(MAX_PATIENCE);
                 let asked = clock::now();
-                let answer = timeout(patience, exchange).await.unwrap_or_else(|_| {
-                    unanswered.fetch_add(1, Ordering::Relaxed);
-                    let message = format!("{place} did not answer within {} s", patience.as_secs());
-                    Err(Error::new(phase.unanswered(), message))
-                })?;
+                let answer = timeout(patience, exchange)
+                    .await
+                    .unwrap_or_else(|_| {
+                        unanswered.fetch_add(1, Ordering::Relaxed);
+                        let message = format!("{place} did not answer within {} s", patience.as_secs());
+                        Err(Error::new(phase.unanswered(), message))
+                    })
+                    .map_err(|error| advised(error, &self.endpoints[index]))?;
                 // An answer that came later shows that the longer wait is still needed.
                 if clock::now().saturating_since(asked) < PATIENCE {
                     unanswered.store(0, Ordering::Relaxed);
@@ -168,6 +173,31 @@ impl Connection {
             let message = format!("{place} gave an answer that is none of a leasehold server's; check the URL");
             Error::new(phase.unanswered(), message).with_source(e).into()
         })
+    }
+}
+
+/// What to do about a server that speaks TLS where none was expected, or the reverse, or whose authority is not known.
+/// Neither read a request, and trying again does not help.
+fn advised(error: Error, endpoint: &Endpoint) -> Error {
+    let Endpoint { base, place } = endpoint;
+    let is_plain = base.starts_with("http://");
+    let is_tls = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<rustls::Error>().cloned();
+    let message = causes(&error).find_map(|cause| match is_tls(cause) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            Some(format!("{place} answered without TLS; on this machine use `leasehold+http://`"))
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            Some(format!("no tls connection to {place}; name your CA: `?ca=FILE`"))
+        }
+        // The first byte of TLS is no letter of HTTP.
+        None if is_plain && cause.to_string().contains("invalid HTTP version") => {
+            Some(format!("{place} answers with TLS: use `leasehold://`"))
+        }
+        _ => None,
+    });
+    match message {
+        Some(message) => Error::new(Kind::Unsupported, message).with_source(error),
+        None => error,
     }
 }
 
