@@ -74,7 +74,8 @@ pub struct Cli {
 /// Flags of every command.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Where leases are kept, such as `sqlite:` (default), `dir:/shared/folder`, `postgres://host/db` or `redis://host`
+    /// Where leases are kept, such as `sqlite:` (default), `dir:/shared/folder`, `postgres://host/db`, `redis://host`, or a server:
+    /// `leasehold://host/namespace`, with its key in LEASEHOLD_KEY, or in the file that LEASEHOLD_KEY_FILE names
     #[arg(long, global = true, value_name = "URL")]
     pub store: Option<String>,
     /// Take the store and the token from this file of a run [default: LEASEHOLD_CONTEXT, which `run` and `work` set]

@@ -12,7 +12,10 @@ Examples:
   leasehold serve --path-prefix /leases                behind a proxy that has TLS and hands on /leases
 
 The first server on a store without keys makes one key that may do everything, and prints it once, on standard error. Make
-others with `leasehold key create`, then revoke it. Any number of servers may run on one store.")]
+others with `leasehold key create`, then revoke it. Any number of servers may run on one store.
+
+Clients name the server with --store leasehold://HOST/NAMESPACE, and their key in LEASEHOLD_KEY, or in the file that
+LEASEHOLD_KEY_FILE names.")]
 pub struct Serve {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
@@ -77,7 +80,9 @@ Examples:
   leasehold key rotate k3m7q2xa --overlap 24h
   leasehold key revoke k3m7q2xa --why 'the laptop was stolen'
 
-Keys are kept in the store, for every server on it. These commands open the store themselves.")]
+Keys are kept in the store, for every server on it. Where the store can be opened, these commands need no key. With
+--store leasehold://HOST/NAMESPACE they ask the server, with a key that allows `admin`: in LEASEHOLD_KEY, or in the file
+that LEASEHOLD_KEY_FILE names.")]
 pub struct KeyArgs {
     #[command(subcommand)]
     pub verb: KeyVerb,

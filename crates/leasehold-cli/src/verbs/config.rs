@@ -9,6 +9,15 @@ use leasehold_core::Result;
 use leasehold_work::notify::{Cause, Rule};
 use serde_json::{Value, json};
 
+/// What is shown of a key.
+const HIDDEN: &str = "***";
+
+/// The variable that says which key a server is sent, if one does: the key itself, or the file that has it.
+fn key_variable() -> Option<&'static str> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    ["LEASEHOLD_KEY", "LEASEHOLD_KEY_FILE"].into_iter().find(is_set)
+}
+
 pub fn config(context: &Context) -> Result<Exit> {
     let settings = context.settings()?;
     let unset = |key: &str| match key {
@@ -35,7 +44,11 @@ pub fn config(context: &Context) -> Result<Exit> {
             let notify =
                 (!told.is_empty()).then(|| ("notify".to_owned(), json!({ "value": channels, "source": file })));
             let oidc = oidc::json(settings).map(|entry| ("oidc".to_owned(), entry));
-            Value::Object(settings.rows().map(entry).into_iter().chain(notify).chain(oidc).collect())
+            let key = key_variable().map(|name| {
+                let source = Source::Environment(name).to_string();
+                ("key".to_owned(), json!({ "value": HIDDEN, "source": source }))
+            });
+            Value::Object(settings.rows().map(entry).into_iter().chain(key).chain(notify).chain(oidc).collect())
         },
         || {
             let row = |(key, value, source): (&str, Option<String>, &Source)| {
@@ -45,9 +58,17 @@ pub fn config(context: &Context) -> Result<Exit> {
                 let on: Vec<&str> = events(rule);
                 vec![format!("notify {}", rule.channel.as_str()), format!("{}: {target}", on.join(", ")), file.clone()]
             };
+            let key = key_variable()
+                .map(|name| vec!["key".to_owned(), HIDDEN.to_owned(), Source::Environment(name).to_string()]);
             output::table(
                 &["SETTING", "VALUE", "FROM"],
-                settings.rows().map(row).into_iter().chain(told.iter().map(channel)).chain(oidc::rows(settings)),
+                settings
+                    .rows()
+                    .map(row)
+                    .into_iter()
+                    .chain(key)
+                    .chain(told.iter().map(channel))
+                    .chain(oidc::rows(settings)),
             )
         },
     )?;
