@@ -18,6 +18,7 @@ use leasehold_core::{
     Shelf, Slot, Token,
 };
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
+use leasehold_server::serve::TlsFiles;
 use leasehold_stores::sqlite::SqliteStore;
 use leasehold_work::queue::{Claimer, FollowUp, NewItem, Payload, Queue, State};
 use leasehold_work::schedule::Journals;
@@ -354,6 +355,39 @@ async fn a_slot_that_is_still_far_ahead_is_refused_through_a_server_too() {
     assert!(leases.inspect(&lease).await.unwrap().record.is_unknown());
     let acquired = leases.acquire(&lease, &at(now.plus(Duration::from_secs(60)))).await.unwrap();
     assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_expects_tls_or_none_in_error_is_told_how_the_url_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let made = std::process::Command::new(leasehold_testbed::program("openssl"))
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args([std::ffi::OsStr::new("-keyout"), at("key").as_os_str(), "-out".as_ref(), at("cert").as_os_str()])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let tls = TlsFiles { certificate: at("cert"), key: at("key") };
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let plain = Site::start(Arc::new(MemoryStore::default())).await;
+    let sealed = Site::start_with(Arc::new(MemoryStore::default()), Some(tls)).await;
+    let key = plain.key("*", "read").await;
+    let refused = async |scheme: &str, site: &Site, more: &str| {
+        let url = format!("{scheme}://:{key}@{}/team{more}", site.address);
+        let error = leasehold_stores::open(&url.parse().unwrap()).await.err().unwrap();
+        assert_eq!(error.kind(), Kind::Unsupported, "{url}: {error}");
+        error.to_string()
+    };
+    let told = refused("leasehold", &plain, "").await;
+    assert!(told.contains("answered without TLS; on this machine use `leasehold+http://`"), "{told}");
+    let told = refused("leasehold+http", &sealed, "").await;
+    assert!(told.contains("answers with TLS: use `leasehold://`"), "{told}");
+    let told = refused("leasehold", &sealed, "").await;
+    assert!(told.contains("name your CA: `?ca=FILE`"), "{told}");
+    let url = format!("leasehold://:{key}@{}/team?ca={}", sealed.address, at("cert").display());
+    leasehold_stores::open(&url.parse().unwrap()).await.unwrap();
 }
 
 /// Acquires and releases a lease so often that a part of its history is archived.

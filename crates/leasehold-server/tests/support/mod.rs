@@ -7,7 +7,7 @@ use leasehold_core::MemoryStore;
 use leasehold_core::store::Store;
 use leasehold_core::{Result, Retention};
 use leasehold_server::access::{KeyRing, Keys, NewKey, Scope};
-use leasehold_server::serve::{Exposure, Limits, Opener, Server, Settings};
+use leasehold_server::serve::{Exposure, Limits, Opener, Server, Settings, TlsFiles};
 use leasehold_stores::Namespace;
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -37,6 +37,11 @@ impl Opener for Always {
 
 impl Site {
     pub async fn start(behind: Arc<dyn Store>) -> Self {
+        Site::start_with(behind, None).await
+    }
+
+    /// The same with this certificate.
+    pub async fn start_with(behind: Arc<dyn Store>, tls: Option<TlsFiles>) -> Self {
         let limits = Limits { rate: 100_000, ..Limits::default() };
         let ring = KeyRing::new(KEYS.clone());
         let site = leasehold_server::serve::Site::new(
@@ -46,7 +51,7 @@ impl Site {
             limits.clone(),
         );
         let listen = "127.0.0.1:0".parse().unwrap();
-        let settings = Settings { listen, tls: None, exposure: Exposure::Secure, prefix: None, limits };
+        let settings = Settings { listen, tls, exposure: Exposure::Secure, prefix: None, limits };
         let server = Server::bind(&settings, site).await.unwrap();
         let address = server.address();
         let (stop, stopped) = watch::channel(false);
