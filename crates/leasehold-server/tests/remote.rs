@@ -348,7 +348,11 @@ async fn a_slot_that_is_still_far_ahead_is_refused_through_a_server_too() {
     let leases = Coordinator::new(site.store(&site.key("*", "hold,read").await).await);
     let lease: LeaseName = "job".parse().unwrap();
     let now = leases.inspect(&lease).await.unwrap().now;
-    let at = |slot| Ask { slot: Some(SlotClaim::new(Slot(slot), AfterFailure::Leave)), ..ask() };
+    let at = |slot| {
+        let mut ask = ask();
+        ask.slot = Some(SlotClaim::new(Slot(slot), AfterFailure::Leave));
+        ask
+    };
     let error = leases.acquire(&lease, &at(now.plus(Duration::from_secs(86_400)))).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     assert!(error.to_string().contains("is in the future; it is "), "{error}");

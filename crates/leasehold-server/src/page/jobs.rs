@@ -97,6 +97,8 @@ struct Row {
     /// What was not run that should have been, in words.
     overdue: Option<String>,
     last: Option<(String, &'static str, When)>,
+    /// Whether its last slot failed.
+    has_failed: bool,
     strip: Strip,
     host: String,
 }
@@ -113,6 +115,14 @@ struct JobsPage {
 /// The newest slot of a journal that has come due.
 pub fn newest(journal: &Journal) -> Option<&Entry> {
     journal.entries.last()
+}
+
+/// The fate of the newest slot in words, and how often in a row, as far as the journal goes back.
+fn in_a_row(journal: &Journal, newest: &Entry) -> String {
+    match journal.entries.iter().rev().take_while(|entry| entry.fate == newest.fate).count() {
+        0 | 1 => words(newest.fate),
+        many => format!("{} {many}x", words(newest.fate)),
+    }
 }
 
 /// The page.
@@ -143,7 +153,8 @@ async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result
     let now = lease.now;
     let schedule = definition.schedule();
     let state = LeaseState::of(&lease.record, now);
-    let last = newest(&journal).map(|entry| (words(entry.fate), style(entry.fate), When::new(entry.slot.0, now)));
+    let last =
+        newest(&journal).map(|entry| (in_a_row(&journal, entry), style(entry.fate), When::new(entry.slot.0, now)));
     let next = schedule.as_ref().ok().and_then(|schedule| schedule.next_after(now));
     let row = Row {
         address: visit.frame.to(format!("job/{name}")),
@@ -158,6 +169,7 @@ async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result
             _ => "waiting",
         },
         overdue,
+        has_failed: last.as_ref().is_some_and(|(_, style, _)| matches!(*style, "failed" | "lost")),
         last,
         strip: Strip::of(&journal),
         host: definition.host.clone(),

@@ -68,11 +68,11 @@ fn wants_a_page(headers: &HeaderMap) -> bool {
 }
 
 /// The answer where nothing is: a page for browsers, and a problem for programs.
-pub async fn nothing(site: &Site, request: &Request, problem: Problem) -> Response {
+pub async fn nothing(site: &Site, request: Request, problem: Problem) -> Response {
     if !wants_a_page(request.headers()) {
         return problem.into_response();
     }
-    Around::of(request).dress(site, Problem::not_found("there is no page at this address").into_response()).await
+    Around::of(&request).dress(site, Problem::not_found("there is no page at this address").into_response()).await
 }
 
 /// What of a request says what its page has around it.

@@ -63,7 +63,7 @@ fn pages(site: &Site) -> Router<Site> {
 
 async fn nothing(State(site): State<Site>, request: Request) -> Response {
     let problem = Problem::not_found("no such endpoint; a `/` in a name is written `%2F` or `~`");
-    page::nothing(&site, &request, problem).await
+    page::nothing(&site, request, problem).await
 }
 
 async fn other() -> Problem {

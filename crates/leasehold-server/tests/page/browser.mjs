@@ -144,7 +144,7 @@ const acts = {
     await ask("change hands");
     await page.getByRole("button", { name: "Stop updating" }).click();
     await page.getByRole("button", { name: "Update again" }).click();
-    await page.getByRole("alert").getByText(/^Not connected since \d\d:\d\d:\d\d\. What you see is from then\.$/).waitFor();
+    await page.locator("#cut").filter({ hasText: /^Not connected since \d\d:\d\d:\d\d\. What you see is from then\.$/ }).waitFor();
     assert.equal(await page.locator(".orders").evaluate((orders) => orders.inert), true);
     assert.ok(await page.locator("#facts").evaluate((facts) => Number(getComputedStyle(facts).opacity)) < 1);
     await context.setOffline(false);

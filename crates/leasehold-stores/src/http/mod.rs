@@ -109,7 +109,7 @@ pub(crate) fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     // An I/O error does not report the error that it wraps as its source.
-    std::iter::successors(Some(error), |error| {
+    std::iter::successors(Some(error), |&error| {
         match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
             Some(inner) => Some(inner as &(dyn std::error::Error + 'static)),
             None => error.source(),

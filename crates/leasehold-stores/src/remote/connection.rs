@@ -179,6 +179,10 @@ impl Connection {
 /// What to do about a server that speaks TLS where none was expected, or the reverse, or whose authority is not known.
 /// Neither read a request, and trying again does not help.
 fn advised(error: Error, endpoint: &Endpoint) -> Error {
+    // A write that was perhaps carried out stays so, whatever came back.
+    if error.kind() == Kind::Indeterminate {
+        return error;
+    }
     let Endpoint { base, place } = endpoint;
     let is_plain = base.starts_with("http://");
     let is_tls = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<rustls::Error>().cloned();
