@@ -72,7 +72,8 @@ pub async fn nothing(site: &Site, request: Request, problem: Problem) -> Respons
     if !wants_a_page(request.headers()) {
         return problem.into_response();
     }
-    Around::of(&request).dress(site, Problem::not_found("there is no page at this address").into_response()).await
+    let around = Around::of(&request);
+    around.dress(site, Problem::not_found("there is no page at this address").into_response()).await
 }
 
 /// What of a request says what its page has around it.
