@@ -228,6 +228,37 @@ fn a_folder_that_cannot_be_used_costs_a_warning_and_nothing_else() {
 }
 
 #[test]
+fn an_output_folder_that_somebody_else_prepared_is_not_used() {
+    let home = home(On::Sqlite);
+    home.done(&["run", "nightly", "--keep-output", "--", "echo", "one"]).expect(0);
+    let job = kept(&home)[0].parent().unwrap().to_path_buf();
+    let allow = |mode| fs::set_permissions(job.parent().unwrap(), PermissionsExt::from_mode(mode)).unwrap();
+    allow(0o777);
+    let told = home.done(&["run", "nightly", "--keep-output", "--", "echo", "two"]).expect(0);
+    assert!(told.stderr.contains("may be written by other users") && told.stdout == "two\n", "{told:?}");
+    assert_eq!(kept(&home).len(), 1);
+    allow(0o755);
+    // A link to a folder in which others keep their logs.
+    let theirs = home.path("theirs");
+    fs::create_dir(&theirs).unwrap();
+    fs::write(theirs.join("app.log.gz"), "precious").unwrap();
+    fs::rename(&job, home.path("moved")).unwrap();
+    std::os::unix::fs::symlink(&theirs, &job).unwrap();
+    let mut run = home.leasehold(&["run", "nightly", "--keep-output", "--", "echo", "three"]);
+    let linked = run.env("LEASEHOLD_OUTPUT_RUNS", "1").output().unwrap();
+    assert!(linked.status.success() && String::from_utf8_lossy(&linked.stderr).contains("is a link"), "{linked:?}");
+    assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1, "nothing is made and nothing is removed there");
+    // Nor is what is named otherwise in one's own folder.
+    fs::remove_file(&job).unwrap();
+    fs::rename(home.path("moved"), &job).unwrap();
+    fs::write(job.join("app.log.gz"), "precious").unwrap();
+    let mut run = home.leasehold(&["run", "nightly", "--keep-output", "--", "echo", "four"]);
+    assert!(run.env("LEASEHOLD_OUTPUT_RUNS", "1").status().unwrap().success());
+    assert_eq!(kept(&home).len(), 2, "the last run's, and what is not ours: {:?}", kept(&home));
+    assert_eq!(fs::read(job.join("app.log.gz")).unwrap(), b"precious");
+}
+
+#[test]
 fn a_full_disk_costs_a_warning_and_nothing_else() {
     let home = home(On::Sqlite);
     fs::create_dir(home.path("kept")).unwrap();

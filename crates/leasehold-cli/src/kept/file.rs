@@ -7,13 +7,13 @@
 //! Promise: whatever ends the writer, what was flushed can be read, up to the last fraction of a second. Only this user can
 //! read it. Non-promise: it is not synced; after a loss of power the end may be missing.
 
+use super::folder::Folder;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What was compressed is written through after so many bytes, however fast they come.
@@ -23,11 +23,13 @@ const GAP: &str = "gap";
 
 /// A file that is being written.
 pub struct Bounded {
-    path: PathBuf,
+    folder: Folder,
+    name: String,
     limit: u64,
     current: GzEncoder<File>,
     /// Locked for as long as it is written: what is in use is not removed, and who follows knows when it is over.
-    _lock: File,
+    /// What comes behind the first half is appended through it, because another file may have its name by then.
+    first: File,
     /// The number of the current part; zero is the file itself.
     part: u64,
     /// Parts that are there.
@@ -41,20 +43,18 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Makes the file, and the folders above it up to the root.
-    pub fn create(path: PathBuf, limit: u64) -> io::Result<Self> {
-        if let Some(folder) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        let file = create(&path)?;
-        let lock = file.try_clone()?;
+    /// Makes the file in this folder.
+    pub fn create(folder: Folder, name: &str, limit: u64) -> io::Result<Self> {
+        let file = folder.create(name)?;
+        let first = file.try_clone()?;
         // Readers have it for a moment at most, to see whether it is being written.
-        flock(&lock, FlockOperation::LockExclusive)?;
+        flock(&first, FlockOperation::LockExclusive)?;
         Ok(Bounded {
-            path,
+            folder,
+            name: name.to_owned(),
             limit,
             current: begin(file, "0"),
-            _lock: lock,
+            first,
             part: 0,
             kept: Vec::new(),
             written: 0,
@@ -105,10 +105,11 @@ impl Bounded {
         if self.kept.len() > 2 {
             let old = self.kept.remove(0);
             // Only the first part is whole for sure, so the bytes are counted.
-            self.left_out += read_part(&part_path(&self.path, old)).map_or(0, |part| part.1.len() as u64);
-            std::fs::remove_file(part_path(&self.path, old))?;
+            let old = part_name(&self.name, old);
+            self.left_out += self.folder.read(&old).and_then(read_part).map_or(0, |part| part.1.len() as u64);
+            self.folder.remove(&old)?;
         }
-        let file = create(&part_path(&self.path, self.part))?;
+        let file = self.folder.create(&part_name(&self.name, self.part))?;
         self.current = begin(file, &self.position.to_string());
         (self.written, self.unflushed) = (0, 0);
         Ok(())
@@ -120,16 +121,16 @@ impl Bounded {
         if self.kept.is_empty() {
             return Ok(());
         }
-        let mut file = OpenOptions::new().append(true).open(&self.path)?;
         if self.left_out > 0 {
-            let mut gap = begin(&mut file, GAP);
+            let mut gap = begin(&mut self.first, GAP);
             gap.write_all(gap_line(self.left_out).as_bytes())?;
             gap.try_finish()?;
         }
-        for part in &self.kept {
-            io::copy(&mut File::open(part_path(&self.path, *part))?, &mut file)?;
+        let parts: Vec<String> = self.kept.iter().map(|part| part_name(&self.name, *part)).collect();
+        for part in &parts {
+            io::copy(&mut self.folder.read(part)?, &mut self.first)?;
         }
-        self.kept.iter().try_for_each(|part| std::fs::remove_file(part_path(&self.path, *part)))
+        parts.iter().try_for_each(|part| self.folder.remove(part))
     }
 }
 
@@ -138,36 +139,41 @@ pub fn gap_line(bytes: u64) -> String {
     format!("\n[leasehold: {bytes} bytes of output are left out here]\n")
 }
 
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
 fn begin<W: Write>(file: W, comment: &str) -> GzEncoder<W> {
     GzBuilder::new().comment(comment).write(file, Compression::fast())
 }
 
-/// Where a part is.
-fn part_path(path: &Path, number: u64) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{number:06}"));
-    name.into()
+/// What a part is called.
+fn part_name(name: &str, number: u64) -> String {
+    format!("{name}.{number:06}")
+}
+
+/// The parts of a file among the names of its folder, in order.
+pub fn parts_among(names: impl IntoIterator<Item = String>, name: &str) -> Vec<String> {
+    let number = |file: &str| file.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok();
+    let mut numbers: Vec<u64> = names.into_iter().filter_map(|file| number(&file)).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| part_name(name, number)).collect()
 }
 
 /// The parts beside a file, in order.
-pub fn parts(path: &Path) -> Vec<PathBuf> {
+fn parts(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
     };
-    let number = |file: &str| file.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok();
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut numbers: Vec<u64> = entries.filter_map(|entry| number(entry.file_name().to_str()?)).collect();
-    numbers.sort_unstable();
-    numbers.into_iter().map(|number| part_path(path, number)).collect()
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    parts_among(names, name).into_iter().map(|part| folder.join(part)).collect()
 }
 
 /// Whether somebody is still writing it.
 pub fn is_being_written(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    File::open(path).is_ok_and(|file| is_locked(&file))
+}
+
+/// Whether somebody is still writing this open file.
+pub fn is_locked(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
 /// A stretch of output: at which byte it begins, and its bytes.
@@ -219,8 +225,8 @@ impl Followed {
     }
 }
 
-fn read_part(path: &Path) -> io::Result<Stretch> {
-    let mut stretches = decode(BufReader::new(File::open(path)?));
+fn read_part(part: File) -> io::Result<Stretch> {
+    let mut stretches = decode(BufReader::new(part));
     stretches.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
@@ -256,7 +262,8 @@ mod tests {
     fn the_beginning_and_the_end_are_kept_within_the_bound() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b/run.log.gz");
-        let mut file = Bounded::create(path.clone(), 8_000).unwrap();
+        let job = Folder::make(path.parent().unwrap()).unwrap();
+        let mut file = Bounded::create(job, "run.log.gz", 8_000).unwrap();
         for number in 0..10_000_u64 {
             file.write(number * 10, format!("{number:09}\n").as_bytes()).unwrap();
         }
@@ -284,8 +291,9 @@ mod tests {
     #[test]
     fn what_was_flushed_is_readable_whatever_ended_the_writer() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.log.gz");
-        let mut file = Bounded::create(path.clone(), 1_000_000).unwrap();
+        let path = folder.path().join("a/b/run.log.gz");
+        let job = Folder::make(path.parent().unwrap()).unwrap();
+        let mut file = Bounded::create(job, "run.log.gz", 1_000_000).unwrap();
         file.write(0, b"one\n").unwrap();
         file.flush().unwrap();
         assert_eq!(read(&path).unwrap(), [(0, b"one\n".to_vec())]);
@@ -302,5 +310,20 @@ mod tests {
             let found = decode(&whole[..length]);
             assert!(found.iter().all(|(_, bytes)| b"one\ntwo\n".starts_with(bytes)), "{length}");
         }
+    }
+
+    #[test]
+    fn what_is_put_in_the_place_of_a_file_meanwhile_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (job, theirs) = (folder.path().join("a/b"), folder.path().join("theirs"));
+        std::fs::write(&theirs, "precious").unwrap();
+        let mut file = Bounded::create(Folder::make(&job).unwrap(), "run.log.gz", 1_000).unwrap();
+        file.write(0, &[b'x'; 900]).unwrap();
+        std::fs::rename(job.join("run.log.gz"), job.join("moved")).unwrap();
+        std::os::unix::fs::symlink(&theirs, job.join("run.log.gz")).unwrap();
+        file.finish().unwrap();
+        assert_eq!(std::fs::read(&theirs).unwrap(), b"precious");
+        let kept = read(&job.join("moved")).unwrap();
+        assert_eq!(kept.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), 900);
     }
 }

@@ -43,9 +43,14 @@ impl RunFile {
         RunFile { folder, stem: format!("{item}.{epoch}-{nonce}.{lineage}") }
     }
 
+    /// What it is called in its folder.
+    pub fn name(&self) -> String {
+        format!("{}{ENDING}", self.stem)
+    }
+
     /// Below the root of a machine, or of a bucket.
     pub fn path(&self) -> String {
-        format!("{}/{}{ENDING}", self.folder, self.stem)
+        format!("{}/{}", self.folder, self.name())
     }
 
     /// What a file's name tells.

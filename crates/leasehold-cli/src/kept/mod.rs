@@ -4,6 +4,7 @@
 //! Non-promise: docs/output.md says what a crash leaves of it.
 
 pub mod file;
+mod folder;
 pub mod layout;
 mod object;
 mod retention;
@@ -11,7 +12,6 @@ mod setting;
 mod writer;
 
 pub use object::Bucket;
-pub use retention::kept as files_in;
 pub use setting::{OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE, Size, Target, check_variables, parse_runs};
 
 use crate::supervise::settlement::PATIENCE;
@@ -20,9 +20,9 @@ use layout::RunFile;
 use leasehold_core::item::QueueName;
 use leasehold_core::{Coordinator, LeaseName, Right, Slot, Timestamp, Token};
 use leasehold_work::output::{Ring, RunOutput, Usage};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -66,13 +66,15 @@ impl Keeping {
     /// Begins to keep the output of a run under this token. What cannot be kept is told, and the run goes on.
     pub fn begin(&self, token: &Token) -> Keep {
         let file = RunFile::new(token, self.spool.as_deref());
-        let path = self.root.join(layout::home()).join(file.path());
+        let folder = self.root.join(layout::home()).join(&file.folder);
+        let name = file.name();
+        let path = folder.join(&name);
         let (lease, epoch, shown) = (token.lease.to_string(), token.epoch.get(), path.display().to_string());
         let warn = move |error: &std::io::Error| {
             warn!(lease, epoch, %error, "the output of `{lease}:{epoch}` is not kept in `{shown}`: {error}; the run goes on");
         };
         let told = warn.clone();
-        let plan = writer::Plan { path, limit: self.size, runs: self.runs, warn: Box::new(warn) };
+        let plan = writer::Plan { folder, name, limit: self.size, runs: self.runs, warn: Box::new(warn) };
         let (sink, written) = match writer::Writer::start(plan) {
             Ok((writer, written)) => (Some(Box::new(writer) as Box<dyn Sink>), Some(written)),
             Err(error) => {
@@ -176,6 +178,12 @@ pub fn ring(token: &Token, runs: u64) -> Option<Ring> {
         }
         Right::SpoolFile => None,
     }
+}
+
+/// The files of runs in a folder of this machine, newest first.
+pub fn files_in(path: &Path) -> Vec<(SystemTime, PathBuf)> {
+    let files = folder::Folder::open(path).map(|folder| retention::kept(&folder)).unwrap_or_default();
+    files.into_iter().map(|(at, name)| (at, path.join(name))).collect()
 }
 
 /// What is put before each line that is passed on: the job, or the queue and the item.

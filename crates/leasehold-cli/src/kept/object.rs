@@ -5,7 +5,9 @@
 
 use super::file::Stretch;
 #[cfg(feature = "full")]
-use super::file::{decode, is_being_written, parts};
+use super::file::{decode, parts_among};
+#[cfg(feature = "full")]
+use super::folder::Folder;
 #[cfg(feature = "full")]
 use super::layout::ENDING;
 #[cfg(feature = "full")]
@@ -15,7 +17,11 @@ use leasehold_core::Error;
 use leasehold_core::Result;
 use leasehold_stores::StoreUrl;
 use std::fmt;
+#[cfg(feature = "full")]
+use std::io::Read;
 use std::path::Path;
+#[cfg(feature = "full")]
+use std::sync::Arc;
 
 /// A part of a bucket.
 #[derive(Debug, Clone)]
@@ -44,27 +50,34 @@ impl Bucket {
     #[cfg(feature = "full")]
     pub async fn upload(&self, folder: &Path, name: &str, runs: u64) -> Result<()> {
         let files = self.files()?;
+        let opened = folder.to_path_buf();
+        let folder = match off_thread(move || Ok(Folder::open(&opened))).await? {
+            // Nothing was kept yet.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            folder => Arc::new(folder.map_err(|e| Error::unavailable("cannot read kept output", e))?),
+        };
         let waiting = {
-            let folder = folder.to_path_buf();
+            let folder = folder.clone();
             off_thread(move || {
-                let complete = retention::kept(&folder).into_iter().filter(|(_, path)| !is_being_written(path));
-                Ok(complete.map(|(_, path)| path).collect::<Vec<_>>())
+                let kept = retention::kept(&folder).into_iter().map(|(_, file)| file);
+                Ok(kept.filter(|file| !retention::is_being_written(&folder, file)).collect::<Vec<_>>())
             })
         };
-        for path in waiting.await?.into_iter().rev() {
-            let Some(file) = path.file_name().and_then(|file| file.to_str()).map(String::from) else { continue };
-            let read = path.clone();
+        for file in waiting.await?.into_iter().rev() {
+            let (read, from) = (file.clone(), folder.clone());
             let content = off_thread(move || {
-                let mut content = std::fs::read(&read)?;
+                let mut content = Vec::new();
+                from.read(&read)?.read_to_end(&mut content)?;
                 // Of a run that was killed.
-                for part in parts(&read) {
-                    content.extend(std::fs::read(part)?);
+                for part in parts_among(from.names(), &read) {
+                    from.read(&part)?.read_to_end(&mut content)?;
                 }
                 Ok(content)
             });
             files.put(&format!("{name}/{file}"), content.await?).await?;
+            let folder = folder.clone();
             off_thread(move || {
-                retention::remove(&path);
+                retention::remove(&folder, &file);
                 Ok(())
             })
             .await?;

@@ -1,36 +1,43 @@
 //! How many runs are kept in a folder.
 
-use super::file::{is_being_written, parts};
-use super::layout::ENDING;
-use std::path::{Path, PathBuf};
+use super::file::{is_locked, parts_among};
+use super::folder::Folder;
+use super::layout::RunFile;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// By how much the clock of a shared disk may be ahead of this machine's.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// Removes the oldest runs beside this one, best effort: what is still being written stays.
-pub fn apply(path: &Path, runs: u64) {
-    let Some(folder) = path.parent() else { return };
-    let surplus = kept(folder).into_iter().skip(usize::try_from(runs).unwrap_or(usize::MAX));
-    for (_, old) in surplus.filter(|(_, old)| old != path && !is_being_written(old)) {
-        remove(&old);
+/// Removes the oldest runs in this folder, best effort: this one stays, and so does what is still being written.
+pub fn apply(folder: &Path, name: &str, runs: u64) {
+    let Ok(folder) = Folder::open(folder) else { return };
+    let surplus = kept(&folder).into_iter().skip(usize::try_from(runs).unwrap_or(usize::MAX));
+    for (_, old) in surplus.filter(|(_, old)| old != name && !is_being_written(&folder, old)) {
+        remove(&folder, &old);
     }
 }
 
 /// Removes a run's files.
-pub fn remove(path: &Path) {
-    parts(path).iter().chain([&path.to_path_buf()]).for_each(|file| drop(std::fs::remove_file(file)));
+pub fn remove(folder: &Folder, name: &str) {
+    parts_among(folder.names(), name).iter().chain([&name.to_owned()]).for_each(|file| drop(folder.remove(file)));
 }
 
-/// The files of runs in a folder, newest first. One that is dated in the future was written while the clock was ahead: it is
-/// taken for the oldest, or it would never be removed, and every newer one in its stead.
-pub fn kept(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
+/// Whether somebody is still writing this file.
+pub fn is_being_written(folder: &Folder, name: &str) -> bool {
+    folder.read(name).is_ok_and(|file| is_locked(&file))
+}
+
+/// The files of runs in a folder, newest first; what else lies there is not ours. One that is dated in the future was written
+/// while the clock was ahead: it is taken for the oldest, or it would never be removed, and every newer one in its stead.
+pub fn kept(folder: &Folder) -> Vec<(SystemTime, String)> {
     let latest = SystemTime::UNIX_EPOCH + Duration::from_millis(leasehold_system::clock::wall_ms()) + SKEW;
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut files: Vec<(SystemTime, PathBuf)> = entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.ends_with(ENDING)))
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .map(|(at, path)| (if at > latest { SystemTime::UNIX_EPOCH } else { at }, path))
+    let mut files: Vec<(SystemTime, String)> = folder
+        .names()
+        .into_iter()
+        .filter(|name| RunFile::parse(name).is_some())
+        .filter_map(|name| Some((folder.read(&name).ok()?.metadata().ok()?.modified().ok()?, name)))
+        .map(|(at, name)| (if at > latest { SystemTime::UNIX_EPOCH } else { at }, name))
         .collect();
     files.sort_by(|a, b| b.cmp(a));
     files

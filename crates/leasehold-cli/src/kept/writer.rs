@@ -5,6 +5,7 @@
 //! keeping, not the run. Non-promise: a run that prints nothing has no file.
 
 use super::file::Bounded;
+use super::folder::Folder;
 use super::retention;
 use crate::supervise::Sink;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -20,7 +21,9 @@ const FLUSHED_WITHIN: Duration = Duration::from_millis(200);
 
 /// What is to be written.
 pub struct Plan {
-    pub path: PathBuf,
+    /// The folder of the job's runs, and what the file is called in it.
+    pub folder: PathBuf,
+    pub name: String,
     /// How many bytes of a run are kept.
     pub limit: u64,
     /// How many runs of its folder.
@@ -132,10 +135,11 @@ impl Drop for Writer {
 
 /// What there is of it stays, unless that is nothing. Older runs go, as after any: they may be what fills the disk.
 fn give_up(plan: &Plan) {
-    if std::fs::metadata(&plan.path).is_ok_and(|metadata| metadata.len() == 0) {
-        retention::remove(&plan.path);
+    let Ok(folder) = Folder::open(&plan.folder) else { return };
+    if folder.read(&plan.name).and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() == 0) {
+        retention::remove(&folder, &plan.name);
     }
-    retention::apply(&plan.path, plan.runs);
+    retention::apply(&plan.folder, &plan.name, plan.runs);
 }
 
 fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
@@ -154,7 +158,7 @@ fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
             end = at + bytes.len() as u64;
             let file = match &mut file {
                 Some(file) => file,
-                none => none.insert(Bounded::create(plan.path.clone(), plan.limit)?),
+                none => none.insert(Bounded::create(Folder::make(&plan.folder)?, &plan.name, plan.limit)?),
             };
             let (first, second) = bytes.as_slices();
             file.write(*at, first)?;
@@ -169,7 +173,7 @@ fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
         if is_over {
             if let Some(file) = file {
                 file.finish()?;
-                retention::apply(&plan.path, plan.runs);
+                retention::apply(&plan.folder, &plan.name, plan.runs);
             }
             return Ok(end);
         }
@@ -184,9 +188,10 @@ mod tests {
     #[test]
     fn however_fast_it_comes_the_beginning_and_the_end_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.log.gz");
+        let (job, name) = (folder.path().join("a/b"), "run.log.gz".to_owned());
+        let path = job.join(&name);
         let warn = Box::new(|error: &io::Error| panic!("{error}"));
-        let (mut writer, done) = Writer::start(Plan { path: path.clone(), limit: 4_096, runs: 10, warn }).unwrap();
+        let (mut writer, done) = Writer::start(Plan { folder: job, name, limit: 4_096, runs: 10, warn }).unwrap();
         let text: Vec<u8> = (0..10_000).flat_map(|number| format!("{number:05}\n").into_bytes()).collect();
         // At once, while nobody takes any of it.
         let (few, many) = text.split_at(100);
