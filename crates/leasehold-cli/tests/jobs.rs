@@ -191,7 +191,7 @@ fn a_timer_becomes_a_job_with_what_its_service_says() {
     write(
         "report.service",
         "[Service]\nType=oneshot\nUser=nobody\nExecStart=/bin/report --title \"two words\" $ARGS\n\
-         Environment=LANG=C \"NOTE=a b\"\nEnvironmentFile=-/etc/default/report\nWorkingDirectory=/srv\nNice=10\nRuntimeMaxSec=1h\n",
+         Environment=LANG=C \"NOTE=a b\"\nEnvironmentFile=-/etc/default/report\nWorkingDirectory=/srv\nNice=10\nTimeoutStartSec=1h\n",
     );
     write("odd.timer", "[Timer]\nOnCalendar=2026-01-01 00:00\nOnUnitActiveSec=15min\nUnit=other.service\n");
     write("other.service", "[Service]\nExecStart=/bin/other %% x\n");
@@ -231,6 +231,49 @@ fn a_timer_becomes_a_job_with_what_its_service_says() {
         assert!(done.stdout.contains(field), "{field}: {}", done.stdout);
     }
     import(&home, "", &["units/missing.timer"]).expect(64);
+}
+
+#[test]
+fn a_limit_or_a_specifier_of_systemd_keeps_its_meaning_or_is_noted() {
+    let home = Home::new(On::Sqlite);
+    std::fs::create_dir_all(home.path("user")).unwrap();
+    let service = |text: &str| {
+        std::fs::write(home.path("user/a.timer"), "[Timer]\nOnCalendar=*-*-1 04:00\nPersistent=true\n").unwrap();
+        std::fs::write(home.path("user/a.service"), format!("[Service]\n{text}\n")).unwrap();
+        import(&home, "", &["user/a.timer"])
+    };
+    for (text, expected, is_noted) in [
+        ("ExecStart=/bin/a\nTimeoutStartSec=30", None, true),
+        ("ExecStart=/bin/a\nRuntimeMaxSec=1h", Some("1h"), false),
+        ("Type=exec\nExecStart=/bin/a\nRuntimeMaxSec=1h\nTimeoutSec=5", Some("1h"), true),
+        ("Type=oneshot\nExecStart=/bin/a\nRuntimeMaxSec=1h\nTimeoutStartSec=30", Some("30s"), true),
+        ("Type=oneshot\nExecStart=/bin/a\nTimeoutStartSec=30\nTimeoutSec=0", None, false),
+        ("ExecStart=/bin/a\nRuntimeMaxSec=0", None, false),
+        ("ExecStart=/bin/a\nRuntimeMaxSec=infinity", None, false),
+    ] {
+        let done = service(text).expect(0);
+        let found = done.stdout.lines().find_map(|line| line.strip_prefix("timeout = "));
+        assert_eq!(found, expected.map(|limit| format!("\"{limit}\"")).as_deref(), "{text}: {}", done.stdout);
+        assert_eq!(done.stderr.contains("does not limit how long"), is_noted, "{text}: {}", done.stderr);
+    }
+    let wrong = service("ExecStart=/bin/a\nRuntimeMaxSec=5 parsecs").expect(0);
+    assert!(wrong.stderr.contains("line 3: RuntimeMaxSec= is not carried over"), "{}", wrong.stderr);
+    let escaped = service("ExecStart=/bin/a\nEnvironment=A=\\x41 B=2").expect(0);
+    assert!(escaped.stderr.contains("line 3: Environment= is not carried over"), "{}", escaped.stderr);
+    let named = service("ExecStart=@/usr/bin/backup name --full").expect(0);
+    assert!(named.stdout.contains("argv = [\"/usr/bin/backup\", \"--full\"]"), "{}", named.stdout);
+    assert!(named.stderr.contains("it is called name"), "{}", named.stderr);
+    let text = "ExecStart=/bin/a\nEnvironment=\"A=%h/x\" B=100%%\nEnvironmentFile=%h/none\nWorkingDirectory=%h/y";
+    let own = service(text).stdout;
+    for line in ["\"A\" = \"/", "/x\"", "\"B\" = \"100%\"", "/y\""] {
+        assert!(own.contains(line) && !own.contains("%h"), "{line}: {own}");
+    }
+    // Elsewhere it might do something else.
+    let lost = service("ExecStart=/bin/a\nWorkingDirectory=%t/y").expect(64);
+    assert!(lost.stderr.contains("not carried over: WorkingDirectory="), "{}", lost.stderr);
+    let unknown = service("ExecStart=/bin/a\nEnvironment=A=%t\nEnvironmentFile=%t/z").expect(0);
+    assert!(unknown.stderr.contains("a part of Environment= is not carried over"), "{}", unknown.stderr);
+    assert!(unknown.stderr.contains("EnvironmentFile= is not carried over"), "{}", unknown.stderr);
 }
 
 #[test]

@@ -54,14 +54,24 @@ pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
         let message = format!("`{place}` starts `{service_name}`, which is not beside it; put both into one folder");
         Error::new(Kind::Invalid, message).with_source(e)
     })?;
-    let is_user =
-        path.components().any(|part| part.as_os_str() == "user") || path.starts_with(home_of(None).unwrap_or_default());
+    let is_user = path.components().any(|part| part.as_os_str() == "user")
+        || home_of(None).is_some_and(|home| path.starts_with(home));
+    // Of the service manager: the system's is root, whatever User= says.
+    let home = home_of((!is_user).then_some("root"));
     let mut job = Imported { called: stem, ..Imported::default() };
-    let Some(command) = command(&service, &service_path, tables) else { return Ok(()) };
+    let Some(command) = command(&service, &service_path, home.as_deref(), tables) else { return Ok(()) };
     job.command = command;
     user(&service, is_user, tables);
-    environment(&service, &mut job, tables);
-    job.cwd = cwd(&service, is_user);
+    environment(&service, &mut job, home.as_deref(), tables);
+    match cwd(&service, is_user, home.as_deref()) {
+        Ok(cwd) => job.cwd = cwd,
+        // Elsewhere the command might do something else.
+        Err(setting) => {
+            let what = format!("not carried over: WorkingDirectory={} has unknown specifiers", shown(&setting.value));
+            tables.notice(&setting.place, &what);
+            return Ok(());
+        }
+    }
     limits(&timer, &service, &mut job, tables);
     let is_left =
         |setting: &&Setting| !SILENT.contains(&setting.key.as_str()) && !CARRIED.contains(&setting.key.as_str());
@@ -125,7 +135,7 @@ fn schedules(timer: &Unit, job: &Imported, place: &str, tables: &mut Tables) {
 }
 
 /// What is run: the words, or a line for a shell where variables stand in it or several commands follow one another.
-fn command(service: &Unit, path: &Path, tables: &mut Tables) -> Option<Command> {
+fn command(service: &Unit, path: &Path, home: Option<&str>, tables: &mut Tables) -> Option<Command> {
     let starts = service.all("Service", "ExecStart");
     if starts.is_empty() {
         tables.notice(&path.display().to_string(), "not carried over: it has no ExecStart=");
@@ -135,8 +145,8 @@ fn command(service: &Unit, path: &Path, tables: &mut Tables) -> Option<Command> 
     for start in &starts {
         let text = start.value.trim_start_matches(['-', '@', ':', '+', '!']);
         let prefix = &start.value[..start.value.len() - text.len()];
-        let Some(words) =
-            words(text).and_then(|words| words.iter().map(|word| specifiers(word)).collect::<Option<Vec<_>>>())
+        let Some(mut words) =
+            words(text).and_then(|words| words.iter().map(|word| specifiers(word, home)).collect::<Option<Vec<_>>>())
         else {
             let what = format!("not carried over: ExecStart={} has quotes, escapes or specifiers", shown(&start.value));
             tables.notice(&start.place, &what);
@@ -144,6 +154,12 @@ fn command(service: &Unit, path: &Path, tables: &mut Tables) -> Option<Command> 
         };
         if !prefix.is_empty() {
             tables.notice(&start.place, &format!("the prefix `{prefix}` of ExecStart= is not carried over"));
+        }
+        if prefix.contains('@') && words.len() > 1 {
+            let what =
+                format!("the program is not told that it is called {}, it is called by its path", shown(&words[1]));
+            tables.notice(&start.place, &what);
+            words.remove(1);
         }
         lines.push(words);
     }
@@ -165,14 +181,14 @@ fn command(service: &Unit, path: &Path, tables: &mut Tables) -> Option<Command> 
 }
 
 /// A word with its specifiers put in, as far as they are known here.
-fn specifiers(word: &str) -> Option<String> {
+fn specifiers(word: &str, home: Option<&str>) -> Option<String> {
     let mut text = String::new();
     let mut letters = word.chars();
     while let Some(c) = letters.next() {
         match c {
             '%' => match letters.next()? {
                 '%' => text.push('%'),
-                'h' => text.push_str(&home_of(None)?),
+                'h' => text.push_str(home?),
                 _ => return None,
             },
             c => text.push(c),
@@ -227,10 +243,16 @@ fn user(service: &Unit, is_user: bool, tables: &mut Tables) {
     }
 }
 
-fn environment(service: &Unit, job: &mut Imported, tables: &mut Tables) {
+fn environment(service: &Unit, job: &mut Imported, home: Option<&str>, tables: &mut Tables) {
     for setting in service.all("Service", "Environment") {
-        for pair in words(&setting.value).unwrap_or_default() {
-            match pair.split_once('=') {
+        let Some(pairs) = words(&setting.value) else {
+            let what = "Environment= is not carried over: it has an open quote or an unknown escape";
+            tables.notice(&setting.place, what);
+            continue;
+        };
+        for pair in pairs {
+            let carried = specifiers(&pair, home);
+            match carried.as_deref().and_then(|pair| pair.split_once('=')) {
                 Some((name, value)) if !name.starts_with("LEASEHOLD_") => {
                     job.env.insert(name.to_owned(), value.to_owned());
                 }
@@ -244,23 +266,27 @@ fn environment(service: &Unit, job: &mut Imported, tables: &mut Tables) {
             tables
                 .notice(&setting.place, "EnvironmentFile= may be missing there; here a missing `env_file` is an error");
         }
-        job.env_file.push(path.to_owned());
+        match specifiers(path, home) {
+            Some(path) => job.env_file.push(path),
+            None => tables.notice(&setting.place, "EnvironmentFile= is not carried over: it has unknown specifiers"),
+        }
     }
 }
 
-fn cwd(service: &Unit, is_user: bool) -> Option<String> {
-    let home = || home_of(service.last("Service", "User").map(|setting| setting.value.as_str()));
-    match service.last("Service", "WorkingDirectory").map(|setting| setting.value.trim_start_matches('-')) {
-        Some("~") => home(),
-        Some(path) => Some(path.to_owned()),
-        None if is_user => home(),
-        None => Some("/".to_owned()),
+/// Where it is run, or the setting that cannot be carried over.
+fn cwd<'a>(service: &'a Unit, is_user: bool, home: Option<&str>) -> Result<Option<String>, &'a Setting> {
+    let own = || home_of(service.last("Service", "User").map(|setting| setting.value.as_str()));
+    let Some(setting) = service.last("Service", "WorkingDirectory") else {
+        return Ok(if is_user { own() } else { Some("/".to_owned()) });
+    };
+    match setting.value.trim_start_matches('-') {
+        "~" => Ok(own()),
+        path => specifiers(path, home).map(Some).ok_or(setting),
     }
 }
 
 /// How late a start may be, and how long a run.
 fn limits(timer: &Unit, service: &Unit, job: &mut Imported, tables: &mut Tables) {
-    let duration = |setting: &Setting| span(&setting.value).map(|span| quoted(&format_duration(span)));
     let mut delay = Duration::ZERO;
     if let Some(setting) = timer.last("Timer", "RandomizedDelaySec") {
         match span(&setting.value) {
@@ -276,7 +302,35 @@ fn limits(timer: &Unit, service: &Unit, job: &mut Imported, tables: &mut Tables)
         let age = delay.saturating_add(Duration::from_secs(60));
         job.fields.push(("catch_up_max_age", quoted(&format_duration(age))));
     }
-    let limits = ["RuntimeMaxSec", "TimeoutStartSec", "TimeoutSec"];
-    let limit = limits.iter().find_map(|key| service.last("Service", key)).and_then(duration);
-    job.fields.extend(limit.map(|limit| ("timeout", limit)));
+    if let Some(limit) = time_limit(service, tables) {
+        job.fields.push(("timeout", quoted(&format_duration(limit))));
+    }
+}
+
+/// How long a run may take. What limits the start of a service limits its run only where it has started when its command has
+/// ended, and what limits its run only where it runs once it has started.
+fn time_limit(service: &Unit, tables: &mut Tables) -> Option<Duration> {
+    let kind = service.last("Service", "Type").map_or("simple", |setting| setting.value.as_str());
+    let is_limit = |key: &str| (key == "RuntimeMaxSec") != (kind == "oneshot");
+    let mut limit = None;
+    for setting in service.section("Service") {
+        if !["RuntimeMaxSec", "TimeoutStartSec", "TimeoutSec"].contains(&setting.key.as_str()) {
+            continue;
+        }
+        let is_none = matches!(setting.value.as_str(), "" | "infinity");
+        let found = span(&setting.value);
+        if is_limit(&setting.key) {
+            // The last one counts; zero is no limit either.
+            limit = found.filter(|found| !found.is_zero());
+        }
+        let why = match found {
+            None if !is_none => "it is no time span that is known here",
+            Some(found) if !is_limit(&setting.key) && !found.is_zero() => {
+                "it does not limit how long such a service runs"
+            }
+            _ => continue,
+        };
+        tables.notice(&setting.place, &format!("{}= is not carried over: {why}", setting.key));
+    }
+    limit
 }
