@@ -13,7 +13,7 @@ use crate::schedule::requests::Requested;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
 use leasehold_core::{
-    Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Released, Result, Slot,
+    Acquired, Ask, Epoch, Error, Grant, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Released, Result, Slot,
     Timestamp,
 };
 use std::collections::{HashMap, HashSet};
@@ -36,6 +36,8 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub(super) const POLL: Duration = Duration::from_secs(2);
 /// How soon to retry when the maximum number of runs is running here.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(500);
+/// Why a slot was not started whose claim was answered after the scheduler was told to stop.
+const TOO_LATE: &str = "the scheduler was stopping";
 /// If the store's clock is behind its expected time by more than this, which is
 /// more than an answer may take, it was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
@@ -87,6 +89,8 @@ pub(super) struct Dispatcher {
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
     set_back: AtomicBool,
+    /// Set when nothing new may be started. The claims under way must see it too, not only the main loop.
+    draining: Arc<AtomicBool>,
     reported: Mutex<Reported>,
 }
 
@@ -121,6 +125,8 @@ enum Claimed {
     NotOurs,
     /// The maximum number of runs is running here.
     NoSeat,
+    /// Nothing is started here any more.
+    Stopping,
 }
 
 /// The result of trying to carry out a request.
@@ -150,6 +156,7 @@ impl Dispatcher {
         watcher: Arc<dyn Watcher>,
         settings: Settings,
         tell: mpsc::UnboundedSender<Event>,
+        draining: Arc<AtomicBool>,
     ) -> Self {
         let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
@@ -167,6 +174,7 @@ impl Dispatcher {
             running,
             anchor,
             set_back,
+            draining,
             reported,
         }
     }
@@ -185,6 +193,15 @@ impl Dispatcher {
 
     pub(super) fn send(&self, event: Event) {
         let _ = self.tell.send(event);
+    }
+
+    /// Starts nothing from now on.
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// Notes the store's time in an answer, and when it was asked for.
@@ -292,6 +309,7 @@ impl Dispatcher {
             let claim = SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up };
             match self.claim(job, claim, interrupted.map(|mark| mark.epoch)).await? {
                 Claimed::Ours => return Ok(next),
+                Claimed::Stopping => return Ok(None),
                 Claimed::NoSeat => return Ok(Some(self.now().plus(RETRY_WHEN_FULL))),
                 Claimed::NotOurs => {}
             }
@@ -354,6 +372,9 @@ impl Dispatcher {
     /// Claims the slot in the same swap as the lease and starts it.
     /// `interrupted` is the epoch of an interrupted run of it.
     async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim, interrupted: Option<Epoch>) -> Result<Claimed> {
+        if self.is_draining() {
+            return Ok(Claimed::Stopping);
+        }
         let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
         let ask = Ask { slot: Some(claim), ..self.ask(job) };
         let slot = claim.slot;
@@ -361,6 +382,10 @@ impl Dispatcher {
             return Ok(Claimed::NotOurs);
         };
         let epoch = grant.token().epoch;
+        if self.is_draining() {
+            self.give_back(&grant, slot, TOO_LATE).await;
+            return Ok(Claimed::Stopping);
+        }
         if let Some(before) = interrupted {
             let ended = grant.record().transfers.iter().find(|transfer| transfer.epoch == before);
             let outcome = ended.and_then(|transfer| transfer.outcome).unwrap_or(Outcome::Expired);
@@ -387,6 +412,9 @@ impl Dispatcher {
     }
 
     async fn carry_out(self: &Arc<Self>, job: &Arc<Job>, request: &Requested) -> Result<Tried> {
+        if self.is_draining() {
+            return Ok(Tried::Again);
+        }
         let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Tried::Again) };
         let ask = Ask { requested: Some(request.condition()), ..self.ask(job) };
         let grant = match self.coordinator.acquire(&job.name, &ask).await? {
@@ -394,15 +422,28 @@ impl Dispatcher {
             Acquired::Refused { refusal, .. } => return Ok(Tried::after(&refusal)),
         };
         let granted_at = grant.record().tenure.as_ref().map_or(request.at, |tenure| tenure.granted_at);
+        if self.is_draining() {
+            self.give_back(&grant, Slot(granted_at), TOO_LATE).await;
+            return Ok(Tried::Settled);
+        }
         self.watcher.decided(job, Decided::Requested(Box::new(request.clone()), grant.token().epoch));
         self.launch(seat, Start { job: job.clone(), slot: Slot(granted_at), grant: *grant, origin: Origin::Request });
         Ok(Tried::Settled)
     }
 
+    /// Releases a lease under which nothing was started, unless it is settled already.
+    async fn give_back(&self, grant: &Grant, slot: Slot, why: &str) {
+        let released = self.coordinator.release(grant, Outcome::NotStarted).await;
+        if !matches!(released, Ok(Released::Already(_))) {
+            let (token, end) = (grant.token(), RunEnd::NOT_STARTED.because(why));
+            let _ = self.journals.end(&token.lease, slot, token.epoch, end).await;
+        }
+    }
+
     /// Runs a job in a task of its own.
     fn launch(self: &Arc<Self>, seat: OwnedSemaphorePermit, start: Start) {
         self.send(Event::Began);
-        let (dispatcher, slot, epoch) = (self.clone(), start.slot, start.grant.token().epoch);
+        let dispatcher = self.clone();
         tokio::spawn(async move {
             let _seat = seat;
             let name: LeaseName = start.job.name.clone();
@@ -411,11 +452,7 @@ impl Dispatcher {
                 Ok(Err(error)) => {
                     // Nothing was started: the slot stays open, for us or for
                     // others, unless the launcher has settled it.
-                    let released = dispatcher.coordinator.release(&start.grant, Outcome::NotStarted).await;
-                    if !matches!(released, Ok(Released::Already(_))) {
-                        let end = RunEnd::NOT_STARTED.because(&error.to_string());
-                        let _ = dispatcher.journals.end(&name, slot, epoch, end).await;
-                    }
+                    dispatcher.give_back(&start.grant, start.slot, &error.to_string()).await;
                     dispatcher.trouble(&start.job, error);
                 }
                 // What it started, if anything, is still running or will be found dead.

@@ -23,6 +23,7 @@ use leasehold_core::{Grant, Label, LeaseName, Nonce, Result, Slot, SlotState, Ti
 use leasehold_system::undo::{Fix, is_disabled};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
@@ -89,17 +90,22 @@ enum Order {
 
 /// Controls a running [`Scheduler`].
 #[derive(Debug, Clone)]
-pub struct Steering(mpsc::UnboundedSender<Order>);
+pub struct Steering {
+    orders: mpsc::UnboundedSender<Order>,
+    draining: Arc<AtomicBool>,
+}
 
 impl Steering {
     /// Schedules these jobs from now on. Present runs continue.
     pub fn replace(&self, jobs: Vec<Arc<Job>>) {
-        let _ = self.0.send(Order::Replace(jobs));
+        let _ = self.orders.send(Order::Replace(jobs));
     }
 
     /// Starts nothing new; the scheduler ends when its last run does.
     pub fn drain(&self) {
-        let _ = self.0.send(Order::Drain);
+        // The main loop may be waiting for the store.
+        self.draining.store(true, Ordering::SeqCst);
+        let _ = self.orders.send(Order::Drain);
     }
 }
 
@@ -129,7 +135,6 @@ pub struct Scheduler {
     /// Checkers that have nothing to do.
     idle: Vec<usize>,
     running: usize,
-    draining: bool,
     pulse: Pulse,
     requests: SeenRequests,
 }
@@ -158,7 +163,9 @@ impl Scheduler {
         let verbs: Arc<dyn JobVerbs> = Arc::new(verbs);
         let journals = Journals::shared(verbs.clone());
         let requests = SeenRequests { verbs: verbs.clone(), settled: HashSet::new(), trying: 0 };
-        let dispatcher = Arc::new(Dispatcher::new(verbs, journals, launcher, watcher, settings, tell));
+        let draining = Arc::new(AtomicBool::new(false));
+        let dispatcher = Dispatcher::new(verbs, journals, launcher, watcher, settings, tell, draining.clone());
+        let dispatcher = Arc::new(dispatcher);
         let mut scheduler = Scheduler {
             dispatcher,
             orders,
@@ -170,12 +177,11 @@ impl Scheduler {
             checkers: Vec::new(),
             idle: Vec::new(),
             running: 0,
-            draining: false,
             pulse: Pulse::new(),
             requests,
         };
         scheduler.take(jobs);
-        (scheduler, Steering(steer))
+        (scheduler, Steering { orders: steer, draining })
     }
 
     /// Shows whether the main loop is alive, while it runs.
@@ -202,14 +208,14 @@ impl Scheduler {
         loop {
             self.pulse.beat(clock.now());
             // A check or a request may be about to start a run.
-            if self.draining && self.running == 0 && self.checking() == 0 && self.requests.trying == 0 {
+            if self.dispatcher.is_draining() && self.running == 0 && self.checking() == 0 && self.requests.trying == 0 {
                 return Ok(());
             }
             if self.dispatcher.was_set_back() {
                 // Slots in the time that was set back are due again, unless they were run.
                 self.arm_next(self.dispatcher.now());
             }
-            if !self.draining {
+            if !self.dispatcher.is_draining() {
                 self.start_due();
             }
             let wake = self.wake_at().map_or(resync, |wake| wake.min(resync));
@@ -225,7 +231,7 @@ impl Scheduler {
                         }
                     }
                     // The other end was dropped.
-                    Some(Order::Drain) | None => self.draining = true,
+                    Some(Order::Drain) | None => self.dispatcher.drain(),
                 },
                 () = heard.notified() => self.look_for_requests().await,
                 () = clock.sleep_until(wake) => {
@@ -299,7 +305,7 @@ impl Scheduler {
 
     fn wake_at(&self) -> Option<Moment> {
         // When all checkers are busy, the next check starts when one reports.
-        let next = self.agenda.next().filter(|_| !self.draining && self.checking() < MAX_CHECKS)?;
+        let next = self.agenda.next().filter(|_| !self.dispatcher.is_draining() && self.checking() < MAX_CHECKS)?;
         Some(self.dispatcher.moment_of(next))
     }
 
@@ -322,7 +328,7 @@ impl Scheduler {
         };
         self.dispatcher.learn(now, asked);
         self.requests.settled.retain(|id| requests.iter().any(|request| request.id == *id));
-        if self.draining {
+        if self.dispatcher.is_draining() {
             return;
         }
         for request in requests.into_iter().filter(|request| now < request.until) {
