@@ -40,6 +40,8 @@ const LEAST: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(10);
 const SWEEP_QUEUE: Duration = Duration::from_secs(60);
+/// How many different errors are said in a row. An error may have a number in it that is never the same.
+const MAX_SAID: usize = 8;
 /// A sweep is at most this part of the time.
 const SHARE: u32 = 20;
 /// For how long messages that were delivered are kept, so that none is added twice, and how often old ones are removed.
@@ -101,7 +103,7 @@ impl Notifier {
     /// Delivers what waits, until then at most.
     pub async fn deliver_until(&self, until: Moment) {
         let all = self.targets.iter().map(|(channel, target)| async move {
-            let _ = self.deliver(channel, target, until).await;
+            let _ = self.deliver(channel, target, until, LEAST).await;
         });
         let left = until.saturating_since(SystemClock.now());
         let _ = tokio::time::timeout(left, futures_all(all)).await;
@@ -121,9 +123,10 @@ impl Notifier {
 
     async fn keep_delivering(&self, channel: &Channel, target: &Target) {
         let mut purge = SystemClock.now() + LOOK;
-        let mut trouble = None;
+        let mut trouble = Vec::new();
         loop {
-            let delivered = self.deliver(channel, target, SystemClock.now() + CLAIM).await;
+            // Each delivery gets all of its time, whatever those before it took.
+            let delivered = self.deliver(channel, target, SystemClock.now() + CLAIM, DELIVERY).await;
             let what = format!("cannot deliver notifications of channel `{}`", channel.as_str());
             say_once(&mut trouble, &what, delivered);
             if SystemClock.now() >= purge {
@@ -137,7 +140,7 @@ impl Notifier {
     }
 
     async fn keep_looking(&self, beat: &Beat) {
-        let mut trouble = None;
+        let mut trouble = Vec::new();
         loop {
             let begun = SystemClock.now();
             let (done, pause) = match beat {
@@ -151,13 +154,12 @@ impl Notifier {
         }
     }
 
-    /// Delivers what may be claimed now, as long as there is time for it.
-    async fn deliver(&self, channel: &Channel, target: &Target, until: Moment) -> Result<()> {
+    /// Delivers what may be claimed now, as long as there is at least so much time for each delivery.
+    async fn deliver(&self, channel: &Channel, target: &Target, until: Moment, least: Duration) -> Result<()> {
         let queue = self.board.queue(channel)?;
         let mut claimer = Claimer::new(queue.clone(), None, Ttl::new(CLAIM)?)?;
         loop {
-            let left = until.saturating_since(SystemClock.now());
-            if left <= LAST_WORD + LEAST {
+            if time_for_one(until.saturating_since(SystemClock.now()), least).is_none() {
                 return Ok(());
             }
             let grant = match claimer.claim().await? {
@@ -165,10 +167,16 @@ impl Notifier {
                 Claimed::Nothing { .. } => return Ok(()),
             };
             let left = until.saturating_since(SystemClock.now());
-            let limit = left.saturating_sub(LAST_WORD).min(DELIVERY);
+            let limit = time_for_one(left, least).unwrap_or(least);
             deliver_one(&queue, &grant, channel, target, limit).await?;
         }
     }
+}
+
+/// How long a delivery may take when so much time is left; none if it would get less than the least.
+fn time_for_one(left: Duration, least: Duration) -> Option<Duration> {
+    let limit = left.saturating_sub(LAST_WORD).min(DELIVERY);
+    (limit >= least).then_some(limit)
 }
 
 async fn deliver_one(
@@ -284,13 +292,17 @@ async fn bounded(name: &str, judging: impl Future<Output = Result<()>>) {
     tracing::warn!(lease = name, error, "cannot tell yet how `{name}` ended; whoever looks next will: {error}");
 }
 
-/// Says that something goes wrong, once until it goes well again.
-fn say_once(trouble: &mut Option<String>, what: &str, done: Result<(), Error>) {
-    let error = done.err().map(|error| error.to_string());
-    if let Some(error) = error.as_ref().filter(|_| trouble.is_none()) {
+/// Says what goes wrong, each thing once until all goes well again.
+fn say_once(said: &mut Vec<String>, what: &str, done: Result<(), Error>) {
+    let Err(error) = done else {
+        said.clear();
+        return;
+    };
+    let error = error.to_string();
+    if said.len() < MAX_SAID && !said.contains(&error) {
         tracing::warn!(error, "{what}; retrying: {error}");
+        said.push(error);
     }
-    *trouble = error;
 }
 
 /// All of them at once.
@@ -309,6 +321,30 @@ mod tests {
     use super::*;
     use leasehold_core::Lineage;
     use leasehold_work::queue::{Attempts, Payload, Priority};
+
+    #[test]
+    fn a_delivery_in_the_background_gets_all_of_its_time_or_is_left_for_the_next_round() {
+        let seconds = Duration::from_secs_f64;
+        assert_eq!(time_for_one(CLAIM, DELIVERY), Some(DELIVERY));
+        assert_eq!(time_for_one(seconds(1.9), DELIVERY), None);
+        // After a run there is no next round.
+        assert_eq!(time_for_one(AFTER_RUN, LEAST), Some(seconds(4.5)));
+        assert_eq!(time_for_one(seconds(1.4), LEAST), None);
+    }
+
+    #[test]
+    fn what_goes_wrong_is_said_once_and_something_else_again() {
+        let mut said = Vec::new();
+        let error = |text: &str| Err(Error::new(Kind::Unavailable, text.to_owned()));
+        for text in ["a", "a", "b", "a"] {
+            say_once(&mut said, "cannot", error(text));
+        }
+        assert_eq!(said, ["a", "b"]);
+        (0..99).for_each(|number| say_once(&mut said, "cannot", error(&number.to_string())));
+        assert_eq!(said.len(), MAX_SAID);
+        say_once(&mut said, "cannot", Ok(()));
+        assert!(said.is_empty());
+    }
 
     #[test]
     fn a_receiver_that_asks_for_little_time_does_not_use_up_the_tries() {

@@ -4,10 +4,13 @@ use super::tests::rule;
 use super::*;
 use crate::output::{self, Ring, RunOutput};
 use crate::queue::{Claimed, Claimer, Queue, State};
+use crate::schedule::{Definitions, FileRevision, Job, Publisher};
 use crate::tally::DeadLetter;
 use leasehold_core::clock::ManualClock;
+use leasehold_core::store::Change;
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Epoch, HolderId, LeaseName, MemoryStore, Outcome, Timestamp, Token, Ttl,
+    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Outcome, Shelf, Timestamp, Token,
+    Ttl,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,6 +152,29 @@ async fn dead_letters_that_were_held_back_are_reported_by_whoever_looks_at_anoth
     fixture.clock.advance(MINUTE * 10);
     fixture.board.sweep().await.unwrap();
     assert!(fixture.delivered().await.is_empty(), "once");
+}
+
+#[tokio::test]
+async fn a_damaged_record_of_a_job_that_never_ran_hides_no_other_job() {
+    let fixture = Fixture::new(&[Cause::Missed, Cause::Late], None);
+    let job = |name: &str| {
+        let table = serde_json::json!({ "name": name, "every": "1h", "command": "true" });
+        Arc::new(Job::read(serde_json::from_value(table).unwrap(), 1).unwrap())
+    };
+    let names = ["a", "b", "c", "d", "e", "well"];
+    let revision = FileRevision::new(None, Duration::from_secs(1), "text");
+    let publisher = Publisher { owner: "team".into(), revision, host: "box".into() };
+    let jobs = names.map(job);
+    Definitions::new(fixture.coordinator.clone()).publish(&jobs, &publisher).await.unwrap();
+    for damaged in &jobs[..5] {
+        let key = Key::new(Shelf::Lease, &damaged.name);
+        fixture.coordinator.store().write(&Change::put(&key, None, b"damaged")).await.unwrap();
+    }
+    fixture.clock.advance(MINUTE * 180);
+    let error = fixture.board.sweep().await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    let told: Vec<_> = fixture.delivered().await.iter().map(|notice| notice.name().to_owned()).collect();
+    assert!(!told.is_empty() && told.iter().all(|name| name == "well"), "{told:?}");
 }
 
 #[tokio::test]

@@ -10,7 +10,9 @@ use super::facts::{Facts, Subject};
 use super::rule::Rule;
 use crate::backlog::Backlog;
 use crate::schedule::{Definition, Definitions, Due, Entry, Fate, Interrupted, Journal, Journals, Plan};
-use leasehold_core::{Event, Inspection, LeaseName, Ownership, Result, Shelf, Slot, Timestamp, codec, store::Range};
+use leasehold_core::{
+    Event, Inspection, Kind, LeaseName, Ownership, Result, Shelf, Slot, Timestamp, codec, store::Range,
+};
 use std::collections::HashMap;
 
 const PAGE: usize = 500;
@@ -120,7 +122,16 @@ impl Board {
         }
         // Jobs that were never run.
         for (name, definition) in definitions {
-            let seen = self.coordinator().inspect(&name).await?;
+            let seen = match self.coordinator().inspect(&name).await {
+                Ok(seen) => seen,
+                // It is the store's, and of every job that is left.
+                Err(error) if error.kind() == Kind::Unavailable => return Err(error),
+                // A damaged record keeps nobody from looking at the others.
+                Err(error) => {
+                    trouble.get_or_insert(error);
+                    continue;
+                }
+            };
             let slots = Some((&definition, journals.remove(&name).unwrap_or_default()));
             let observed = Observed { seen: &seen, slots, fenced: None };
             if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
