@@ -107,6 +107,18 @@ fn a_service_that_is_away_refuses_or_hangs_changes_nothing_about_the_run() {
 }
 
 #[test]
+fn a_wrong_address_in_the_variable_keeps_no_job_from_running_and_one_in_the_flag_is_an_error() {
+    let home = Home::new(On::Sqlite);
+    let mut run = home.leasehold(&["run", "nightly", "--", "touch", "ran"]);
+    let done = run.env("LEASEHOLD_PING", "no url").output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.success() && home.path("ran").exists(), "{said}");
+    assert!(said.contains("LEASEHOLD_PING") && said.contains("this run sends no ping"), "{said}");
+    home.done(&["run", "nightly", "--ping", "no url", "--", "touch", "again"]).expect(64);
+    assert!(!home.path("again").exists());
+}
+
+#[test]
 fn the_command_and_what_it_runs_do_not_ping_again() {
     let (home, service) = (Home::new(On::Sqlite), healthchecks());
     let script = "leasehold run inner -- true; echo \"[$LEASEHOLD_PING]\" >seen";

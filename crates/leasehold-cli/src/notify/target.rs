@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where a message goes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A program, with the event on its standard input and in its environment.
     Command { words: Vec<String>, folder: PathBuf },
@@ -22,7 +22,7 @@ pub enum Target {
 }
 
 /// A service that takes webhooks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
     pub url: WebUrl,
     /// Unsigned if none.
@@ -104,7 +104,11 @@ impl Webhook {
     async fn post(&self, notice: &Notice, limit: Duration) -> Result<(), NotTaken> {
         /// The longest that a service is obeyed when it asks for time.
         const MOST: Duration = Duration::from_secs(3_600);
-        let body = notice.body.to_string().into_bytes();
+        let mut body = notice.body.clone();
+        if let Some(text) = body["text"].as_str().map(plain) {
+            body["text"] = text.into();
+        }
+        let body = body.to_string().into_bytes();
         let sent_at = leasehold_system::clock::wall_ms() / 1000;
         let headers = webhook_headers(&notice.id, sent_at, self.secret.as_ref(), &body);
         let (url, content_type) = (self.url.clone(), "application/json");
@@ -117,6 +121,11 @@ impl Webhook {
         let retry_in = answer.retry_after.map(|asked| asked.clamp(Duration::from_secs(1), MOST));
         Err(NotTaken { error, is_final: answer.status == 410, retry_in })
     }
+}
+
+/// Text in which a chat finds no mention and no link: what a job prints must not call everybody in a channel.
+fn plain(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn is_program(path: &Path) -> bool {

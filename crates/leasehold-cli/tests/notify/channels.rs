@@ -102,3 +102,33 @@ fn a_message_says_that_a_run_stalled_or_ran_for_too_long_whoever_makes_it() {
     }
     assert_eq!(why("long").unwrap(), "it ran for longer than --max-runtime");
 }
+
+#[test]
+fn what_a_job_prints_calls_nobody_in_a_chat() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"failed\"]"));
+    run_kept(&home, "nightly", "echo '<!channel> a & b'; exit 3").expect(3);
+    let told = event(&receiver.heard()[0]);
+    let text = told["text"].as_str().unwrap();
+    assert!(text.contains("&lt;!channel&gt; a &amp; b") && !text.contains('<'), "{text}");
+    assert_eq!(told["data"]["tail"], "<!channel> a & b\n");
+    all_taken(&receiver);
+}
+
+#[test]
+fn a_reload_with_the_same_rules_cuts_no_delivery_off() {
+    let script = "echo x >>begun; until [ -e go ]; do sleep 0.05; done; echo x >>done";
+    let job =
+        |name: &str, command: &str| format!("[[job]]\nname = \"{name}\"\nevery = \"1s\"\ncommand = \"{command}\"\n");
+    let rule = format!("[[notify]]\nname = \"mail\"\non = [\"failed\"]\ncommand = [\"sh\", \"-c\", \"{script}\"]\n");
+    let home = home(&format!("{rule}{}", job("bad", "exit 3")));
+    let scheduler = home.start(&["schedule"]);
+    eventually("it is being delivered", || home.path("begun").exists());
+    std::fs::write(home.path("leasehold.toml"), format!("{rule}{}", job("good", "touch reloaded"))).unwrap();
+    signal(scheduler.pid(), "HUP");
+    eventually("the file is read again", || home.path("reloaded").exists());
+    home.touch("go");
+    eventually("it is delivered", || home.path("done").exists());
+    stop(scheduler);
+    assert_eq!(home.read("begun"), "x\n");
+}

@@ -13,24 +13,33 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, USER_AGENT};
 use hyper::{Method, Response, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+#[cfg(feature = "proxy")]
+use leasehold_core::format_duration;
 #[cfg(feature = "server")]
 use leasehold_core::secret::WebUrl;
 use leasehold_core::{Error, Kind, Result};
 use std::time::Duration;
 
-/// How much of an answer is read, so that its connection ends cleanly.
+/// How much of an answer is read, and for how long, so that its connection ends cleanly.
 #[cfg(feature = "proxy")]
 const MAX_ANSWER: usize = 64 * 1024;
+#[cfg(feature = "proxy")]
+const READ_FOR: Duration = Duration::from_millis(500);
 /// What we call ourselves.
 const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
 
 /// Sends a letter, and tells how it was answered.
 #[cfg(feature = "proxy")]
 pub async fn exchange(letter: Letter, limit: Duration) -> Result<Answer> {
-    let response = ask(letter, limit).await?;
+    let url = letter.url.clone();
+    let asked = tokio::time::timeout(limit, ask(letter, limit)).await;
+    let response = asked.map_err(|_| {
+        Error::new(Kind::Unavailable, format!("`{url}` did not answer within {}", format_duration(limit)))
+    })??;
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let answer = Answer { status: response.status().as_u16(), retry_after: retry_after.map(Duration::from_secs) };
-    let _ = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+    // The status is the answer, whatever comes behind it, or does not.
+    let _ = tokio::time::timeout(READ_FOR, Limited::new(response.into_body(), MAX_ANSWER).collect()).await;
     Ok(answer)
 }
 

@@ -7,6 +7,7 @@ use crate::config::{Settings, flag_or_variable};
 use crate::exit::Exit;
 use crate::kept;
 use crate::notify::{AFTER_RUN, Notifier, NotifyTables, Told as Rules, place};
+use crate::output;
 use crate::ping::{self, PingUrl, Pings, Signal};
 use crate::supervise::Signals;
 use crate::supervise::settlement::Verdict;
@@ -25,7 +26,14 @@ pub struct Listeners {
 
 impl Listeners {
     pub fn new(ping: &Option<String>, settings: &Settings) -> Result<Self> {
-        let ping = flag_or_variable(ping, "ping", ping::VARIABLE, PingUrl::parse)?;
+        let ping = match flag_or_variable(ping, "ping", ping::VARIABLE, PingUrl::parse) {
+            // Whoever set it is not here, and the job is more important than that somebody hears of it.
+            Err(error) if ping.is_none() => {
+                output::say(&format!("{error}; this run sends no ping"));
+                None
+            }
+            ping => ping?,
+        };
         let tables = Some(&settings.notify).filter(|tables| !tables.tables.is_none());
         let rules = tables.map(NotifyTables::read_or_say).filter(|rules| !rules.is_empty());
         Ok(Listeners { ping, notify: rules.map(|rules| (rules, place(settings))) })

@@ -25,6 +25,8 @@ pub struct Public {
     coordinator: Coordinator,
     processes: Arc<Processes>,
     place: Place,
+    /// Those in force.
+    rules: Vec<Told>,
     notifier: Option<Notifier>,
     delivering: Option<Background>,
     publishing: Option<JoinHandle<()>>,
@@ -32,7 +34,7 @@ pub struct Public {
 
 impl Public {
     pub fn new(coordinator: Coordinator, processes: Arc<Processes>, place: Place) -> Self {
-        Public { coordinator, processes, place, notifier: None, delivering: None, publishing: None }
+        Public { coordinator, processes, place, rules: Vec::new(), notifier: None, delivering: None, publishing: None }
     }
 
     /// Publishes these jobs, and tells by these rules from now on, or by the old ones if none are given.
@@ -42,7 +44,9 @@ impl Public {
         }
         let definitions = Definitions::new(self.coordinator.clone());
         self.publishing = Some(tokio::spawn(publish(definitions, jobs.all.clone(), jobs.publisher.clone())));
-        let Some(rules) = rules else { return };
+        // The same rules go on as they are: what is being delivered is not cut off.
+        let Some(rules) = rules.filter(|rules| *rules != self.rules) else { return };
+        self.rules.clone_from(&rules);
         self.notifier = Notifier::new(&self.coordinator, rules, self.place.clone());
         self.processes.notify(self.notifier.clone());
         self.delivering = self.notifier.as_ref().map(|notifier| notifier.in_background(Beat::Jobs));
