@@ -118,13 +118,18 @@ impl std::str::FromStr for WebUrl {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let form = "use https://HOST/PATH or http://HOST/PATH, without a user, a space or a `#`";
+        let form = "use https://HOST/PATH or http://HOST/PATH, without a user, a space or a `#`, and with a port up to 65535 if any";
         // A text that is not a URL may be a secret in the wrong place.
         let wrong = || Error::invalid("url", HIDDEN, form);
         let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).ok_or_else(wrong)?;
         let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
         let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'#' | b'"' | b'<' | b'>' | b'\\'));
         if host.is_empty() || host.contains('@') || !is_plain {
+            return Err(wrong());
+        }
+        // The colons of an IPv6 address are within brackets.
+        let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+        if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
             return Err(wrong());
         }
         Ok(WebUrl(text.to_owned()))
@@ -213,6 +218,8 @@ mod tests {
             "ftp://host/x",
             "https://",
             "https:///x",
+            "https://h:99999/x",
+            "https://[::1]:x/",
             "https://u:hunter2@host/",
             "https://h/a b",
             "https://h/#x",

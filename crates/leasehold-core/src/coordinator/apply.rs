@@ -3,6 +3,7 @@
 //! Promise and non-promise are the coordinator's: see the module above.
 
 use super::Coordinator;
+use crate::backoff::Backoff;
 use crate::cell::{Applied, Cell, Decision, Protocol, Row, Snapshot, Start, Unanswered};
 use crate::clock::Moment;
 use crate::codec;
@@ -17,6 +18,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::relocation;
 use crate::store::{Change, Revision, Verb};
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// A record that a request has changed.
 pub(super) struct Changed {
@@ -63,6 +65,11 @@ const OVERFULL: usize = TRANSFERS_KEPT + 8;
 
 /// If the archive cannot be written, the oldest transfers beyond this many bytes are forgotten. It is half of a record.
 const MAX_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
+
+/// How often the namespace's mark is read after a first write, and how long the pauses between are at first and at most.
+const MAX_LOOKS: u32 = 4;
+const FIRST_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
 impl<'a> LeaseRow<'a> {
     pub(super) fn new(coordinator: &'a Coordinator, lease: &'a LeaseName) -> Self {
@@ -262,11 +269,10 @@ impl Coordinator {
         if is_settled || self.store.capabilities().by_verbs {
             return Ok(());
         }
-        let seen = migration::look(self.store.as_ref()).await.map_err(|error| {
-            let message =
-                format!("lease `{lease}` is new, and whether its namespace was moved cannot be told; look first");
-            Error::new(Kind::Indeterminate, message).with_source(error)
-        })?;
+        let seen = match self.look_again_for_mark().await {
+            Ok(seen) => seen,
+            Err(error) => return Err(self.take_birth_back(lease, before, written, error).await),
+        };
         let Err(refused) = seen.check(&namespace_of(lease)) else { return Ok(()) };
         // Restores the previous record, or writes an empty one, which counts as none.
         let mut row = LeaseRow { checks_mark: false, ..LeaseRow::new(self, lease) };
@@ -281,6 +287,46 @@ impl Coordinator {
                 Err(Error::new(Kind::Indeterminate, message).with_source(error))
             }
         }
+    }
+}
+
+impl Coordinator {
+    /// Reads the namespace's mark after a write, more than once if it must: nothing may be granted without it.
+    async fn look_again_for_mark(&self) -> Result<migration::Seen> {
+        let mut backoff = Backoff::new(FIRST_BACKOFF, MAX_BACKOFF);
+        for _ in 1..MAX_LOOKS {
+            match migration::look(self.store.as_ref()).await {
+                Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::Indeterminate | Kind::Contended) => {
+                    self.clock.sleep_until(self.clock.now() + backoff.at_least_half()).await;
+                }
+                looked => return looked,
+            }
+        }
+        migration::look(self.store.as_ref()).await
+    }
+
+    /// The error for a first write after which the mark could not be read. The write is taken back, because otherwise nobody
+    /// would have the lease until it expires.
+    async fn take_birth_back(
+        &self,
+        lease: &LeaseName,
+        before: &Seen<Ownership>,
+        written: &Seen<Ownership>,
+        error: Error,
+    ) -> Error {
+        let mut row = LeaseRow { checks_mark: false, ..LeaseRow::new(self, lease) };
+        // If an earlier attempt of this request wrote the record, what was there before is not known.
+        if before.record != written.record {
+            let restored = row.write(written, before.record.clone(), self.clock.now()).await;
+            if let Ok(Some(_)) = restored {
+                let message = format!(
+                    "lease `{lease}` is new, and whether its namespace was moved cannot be told; nothing was changed"
+                );
+                return Error::unavailable(message, error);
+            }
+        }
+        let message = format!("lease `{lease}` is new, and whether its namespace was moved cannot be told; look first");
+        Error::new(Kind::Indeterminate, message).with_source(error)
     }
 }
 

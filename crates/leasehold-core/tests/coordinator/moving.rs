@@ -51,6 +51,31 @@ async fn a_name_that_comes_up_while_its_namespace_leaves_is_taken_back() {
 }
 
 #[tokio::test]
+async fn a_birth_whose_mark_cannot_be_read_leaves_the_lease_to_nobody() {
+    // The first read is the record's, the second the mark's before the write.
+    let fails_after = |spared: usize, failing: usize| {
+        let mut number = 0;
+        move |call, _| {
+            number += usize::from(call == Call::Read);
+            let is_chosen = call == Call::Read && number > spared && number <= spared + failing;
+            if is_chosen { Fault::Fails(Kind::Unavailable) } else { Fault::None }
+        }
+    };
+    // It is read again.
+    let bench = bench();
+    bench.store.plan(fails_after(2, 3));
+    granted(bench.acquire(1).await);
+    // The write is taken back, and the next contender gets the lease at once.
+    let bench = crate::bench();
+    bench.store.plan(fails_after(2, 100));
+    let error = bench.acquire(1).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    bench.store.heal();
+    assert!(bench.record().await.is_unknown(), "nothing was changed, as it says");
+    granted(bench.acquire(2).await);
+}
+
+#[tokio::test]
 async fn a_birth_that_cannot_be_taken_back_is_unknown_and_grants_nothing() {
     let bench = bench();
     let migration = migration(5, "dir:/old", "dir:/new");
