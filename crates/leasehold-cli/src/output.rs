@@ -158,7 +158,9 @@ const NARROWEST: usize = 8;
 
 fn layout(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, look: Look) -> String {
     let titles: Vec<String> = header.iter().map(ToString::to_string).collect();
-    let rows: Vec<Vec<String>> = Some(titles).into_iter().filter(|row| !row.is_empty()).chain(rows).collect();
+    let shown = |row: Vec<String>| row.iter().map(|cell| escaped(cell)).collect();
+    let rows = Some(titles).into_iter().filter(|row| !row.is_empty()).chain(rows.into_iter().map(shown));
+    let rows: Vec<Vec<String>> = rows.collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns).map(width).collect();
@@ -175,6 +177,11 @@ fn layout(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, look: Lo
     };
     let line = |row: &Vec<String>| format!("{}\n", row.iter().enumerate().map(cell).collect::<String>().trim_end());
     rows.iter().map(line).collect()
+}
+
+/// A cell whose text may be anybody's, such as the name of a file: no control character reaches the terminal.
+fn escaped(cell: &str) -> String {
+    cell.chars().map(|c| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() }).collect()
 }
 
 /// Cuts the widest columns until a line fits, or nothing is left to cut.
@@ -227,6 +234,12 @@ mod tests {
     #[test]
     fn columns_are_aligned() {
         assert_eq!(table(&["A", "B"], [vec!["long".into(), "x".into()]]), "A     B\nlong  x\n");
+    }
+
+    #[test]
+    fn no_control_character_of_a_cell_reaches_the_terminal() {
+        let rude = table(&["A", "B"], [vec!["\x1b]0;x\x07\r\n".into(), "é\\".into()]]);
+        assert_eq!(rude, "A                       B\n\\u{1b}]0;x\\u{7}\\r\\n  é\\\n");
     }
 
     #[test]

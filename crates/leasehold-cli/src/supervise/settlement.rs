@@ -58,7 +58,8 @@ impl Verdict {
         match (ended, time_limit, asked) {
             (ended, ..) if ended.is_temporary() => Verdict::NotStarted,
             (Ended::Exited(0), TimeLimit::Kept, _) => Verdict::Succeeded,
-            (Ended::Exited(_) | Ended::Killed(_), TimeLimit::Kept, Asked::ToFinish) => Verdict::Drained,
+            // Whether it was too slow in finishing or not, it would have gone on.
+            (Ended::Exited(_) | Ended::Killed(_), _, Asked::ToFinish) => Verdict::Drained,
             _ => Verdict::Failed,
         }
     }
@@ -357,7 +358,8 @@ mod tests {
         assert_eq!(asked(Ended::Exited(0), TimeLimit::Kept), Verdict::Succeeded);
         assert_eq!(asked(Ended::Killed(15), TimeLimit::Kept), Verdict::Drained);
         assert_eq!(asked(Ended::Exited(1), TimeLimit::Kept), Verdict::Drained);
-        assert_eq!(asked(Ended::Killed(15), TimeLimit::Exceeded), Verdict::Failed);
+        assert_eq!(asked(Ended::Killed(15), TimeLimit::Exceeded), Verdict::Drained);
+        assert_eq!(asked(Ended::Exited(0), TimeLimit::Exceeded), Verdict::Drained);
         assert_eq!(asked(Ended::NotStarted(Trouble(NO_SUCH_FILE)), TimeLimit::Kept), Verdict::Failed);
         assert_eq!(of(Ended::Exited(0), TimeLimit::Kept), Verdict::Succeeded);
         assert_eq!(of(Ended::Exited(0), TimeLimit::Exceeded), Verdict::Failed);

@@ -94,10 +94,11 @@ pub async fn follow(finder: &Finder<'_>, chosen: &Chosen, tail: Option<usize>) -
             }
         }
         if is_over {
-            // A disk that is full ends the keeping before the run.
+            // A disk that is full ends the keeping before the run, and a supervisor that is killed before its lease.
             if finder.is_live(chosen).await? {
                 output::say(&format!(
-                    "`{}`, epoch {}, is still running, but no more of its output can be kept here",
+                    "`{}`, epoch {}, still has its lease or item, but nobody writes its output here any more: its supervisor was \
+                     killed, or could not keep more of it",
                     chosen.name, chosen.epoch
                 ));
             }
