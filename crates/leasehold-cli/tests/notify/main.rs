@@ -215,7 +215,7 @@ fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
     // Another start with the old file changes nothing, not even what the new one has retired.
     stop(old);
     let again = scheduler(&home, "old.toml");
-    eventually("it has said so", || plan("old.toml") == [is("gone", "new"), is("tick", "outdated")]);
+    eventually("it has said so", || plan("old.toml") == [is("gone", "outdated"), is("tick", "outdated")]);
     let said = stop(again).stderr;
     assert!(said.contains("a newer file defines job `tick` otherwise (team on"), "{said}");
     assert_eq!(plan("new.toml"), [is("tick", "same")]);

@@ -247,6 +247,14 @@ impl Definitions {
         Ok(self.document(job).look(self.coordinator.clock().now()).await?.record.definition)
     }
 
+    /// The newer file of the same owner in which this job is missing: with it, an older one does not publish the job.
+    pub async fn retired_by(&self, job: &LeaseName, publisher: &Publisher) -> Result<Option<FileRevision>> {
+        let retired = self.document(job).look(self.coordinator.clock().now()).await?.record.retired;
+        let is_newer =
+            |(owner, revision): &(String, FileRevision)| *owner == publisher.owner && *revision > publisher.revision;
+        Ok(retired.filter(is_newer).map(|(_, revision)| revision))
+    }
+
     /// All definitions. Those that cannot be read are left out.
     pub async fn all(&self) -> Result<Vec<(LeaseName, Definition)>> {
         let (mut all, mut after) = (Vec::new(), None);

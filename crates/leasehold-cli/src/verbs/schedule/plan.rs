@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, Label, LeaseName, Result, Timestamp};
-use leasehold_work::schedule::{Definition, Definitions, Publisher};
+use leasehold_work::schedule::{Definition, Definitions, FileRevision, Publisher};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,15 @@ pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
     let replaced = replaced_owner(jobs, &published);
     let owner = replaced.clone().unwrap_or_else(|| jobs.publisher.owner.clone());
     let publisher = Publisher { owner, ..jobs.publisher.clone() };
-    let mut rows = rows(jobs, &publisher, published);
+    let mut retired = BTreeMap::new();
+    if let Some(coordinator) = context.existing().await? {
+        let definitions = Definitions::new(coordinator.clone());
+        for job in jobs.all.iter().filter(|job| !published.contains_key(&job.name)) {
+            let by = definitions.retired_by(&job.name, &publisher).await?;
+            retired.extend(by.map(|by| (job.name.clone(), by)));
+        }
+    }
+    let mut rows = rows(jobs, &publisher, published, &retired);
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     let as_json = |row: &Row| {
         let from = row.published.as_ref().map(|old| {
@@ -82,11 +90,21 @@ fn same_owner(owner: &str) -> String {
     }
 }
 
-fn rows(jobs: &Jobs, publisher: &Publisher, mut published: BTreeMap<LeaseName, Definition>) -> Vec<Row> {
+fn rows(
+    jobs: &Jobs,
+    publisher: &Publisher,
+    mut published: BTreeMap<LeaseName, Definition>,
+    retired: &BTreeMap<LeaseName, FileRevision>,
+) -> Vec<Row> {
     let mut rows = Vec::new();
     for job in &jobs.all {
         let name = job.name.clone();
         let Some(old) = published.remove(&name) else {
+            if let Some(newer) = retired.get(&name) {
+                let details = vec![format!("it is not published: a newer file is without it: {newer}")];
+                rows.push(Row { name, change: "outdated", details, published: None });
+                continue;
+            }
             let new = Definition::of(job, publisher, Timestamp::from_millis(0));
             rows.push(Row { name, change: "new", details: vec![new.timing.to_string()], published: None });
             continue;
