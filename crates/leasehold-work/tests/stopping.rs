@@ -70,7 +70,8 @@ impl Launcher for Bench {
 
 impl Watcher for Bench {
     fn decided(&self, _job: &Job, decided: Decided) {
-        if let (Decided::Due(_), Some(steering)) = (decided, self.stops.lock().unwrap().take()) {
+        let steering = self.stops.lock().unwrap().take_if(|_| matches!(decided, Decided::Due(_)));
+        if let Some(steering) = steering {
             steering.drain();
         }
     }
