@@ -55,7 +55,7 @@ async fn a_birth_whose_mark_cannot_be_read_leaves_the_lease_to_nobody() {
     // The first read is the record's, the second the mark's before the write.
     let fails_after = |spared: usize, failing: usize| {
         let mut number = 0;
-        move |call, _| {
+        move |call: Call, _: usize| {
             number += usize::from(call == Call::Read);
             let is_chosen = call == Call::Read && number > spared && number <= spared + failing;
             if is_chosen { Fault::Fails(Kind::Unavailable) } else { Fault::None }
