@@ -292,7 +292,7 @@ impl Coordinator {
 
 impl Coordinator {
     /// Reads the namespace's mark after a write, more than once if it must: nothing may be granted without it.
-    async fn look_again_for_mark(&self) -> Result<migration::Seen> {
+    async fn look_again_for_mark(&self) -> Result<migration::MarksSnapshot> {
         let mut backoff = Backoff::new(FIRST_BACKOFF, MAX_BACKOFF);
         for _ in 1..MAX_LOOKS {
             match migration::look(self.store.as_ref()).await {
@@ -310,8 +310,8 @@ impl Coordinator {
     async fn take_birth_back(
         &self,
         lease: &LeaseName,
-        before: &Seen<Ownership>,
-        written: &Seen<Ownership>,
+        before: &Snapshot<Ownership>,
+        written: &Snapshot<Ownership>,
         error: Error,
     ) -> Error {
         let mut row = LeaseRow { checks_mark: false, ..LeaseRow::new(self, lease) };

@@ -13,8 +13,8 @@ use crate::schedule::requests::Requested;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
 use leasehold_core::{
-    Acquired, Ask, Epoch, Error, Grant, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Released, Result, Slot,
-    Timestamp,
+    Acquired, Ask, Epoch, Error, Grant, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Released, Result,
+    Slot, Timestamp,
 };
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
