@@ -2,7 +2,7 @@
 
 use super::form::Fields;
 use super::frame::{self, Frame};
-use super::visit::{SESSION, VISITOR, Visit, cookie, frame_for, is_secure, prefix, same_origin};
+use super::visit::{SESSION, VISITOR, Visit, cookie, frame_for, is_secure, prefix};
 use crate::access::seal::{LASTS, random_text};
 use crate::access::{Caller, Denied, Namespaces, Refused, Verb};
 use crate::serve::{Problem, Site};
@@ -10,7 +10,7 @@ use askama::Template;
 use axum::body::Bytes;
 use axum::extract::{OriginalUri, RawQuery, State};
 use axum::http::header::{COOKIE, SET_COOKIE};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use leasehold_stores::Namespace;
 
@@ -105,7 +105,6 @@ pub async fn sign_in(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    same_origin(&Method::POST, &headers)?;
     let (base, fields) = (prefix(Some(&original), &inner), Fields::of_body(&body)?);
     let seal = site.seal().await?;
     let visitor = cookie(&headers, VISITOR).unwrap_or_default();
@@ -150,7 +149,6 @@ pub async fn sign_out(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    same_origin(&Method::POST, &headers)?;
     let seal = site.seal().await?;
     let session = cookie(&headers, SESSION).unwrap_or_default();
     let base = prefix(Some(&original), &inner);

@@ -31,7 +31,7 @@ mod times;
 mod visit;
 
 pub(crate) use notice::nothing;
-pub(crate) use visit::by_cookie;
+pub(crate) use visit::{by_cookie, from_own_site};
 
 use crate::serve::Site;
 use axum::routing::{get, post};

@@ -49,12 +49,20 @@ pub async fn by_cookie(State(site): State<Site>, mut request: Request, next: Nex
     next.run(request).await
 }
 
+/// Refuses a form of another site before anything of it is read.
+pub async fn from_own_site(request: Request, next: Next) -> Response {
+    match same_origin(request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
 fn home(base: &str) -> &str {
     if base.is_empty() { "/" } else { base }
 }
 
 /// Refuses what another site makes a browser send. Forms carry a token besides.
-pub fn same_origin(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+fn same_origin(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     if matches!(*method, Method::GET | Method::HEAD) {
         return Ok(());
     }

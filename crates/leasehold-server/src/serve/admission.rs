@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The last segments of routes by which holders keep what they have.
-const HOLDERS: [&str; 7] = ["hold", "renew", "release", "progress", "checkpoint", "complete", "fail"];
+const HOLDERS: [&str; 8] = ["hold", "renew", "release", "progress", "checkpoint", "complete", "fail", "give-back"];
 /// How long a request may wait for a place.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for holders.

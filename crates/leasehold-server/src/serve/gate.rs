@@ -1,30 +1,36 @@
 //! What a request passes before its handler: its key, the key's rate, its body, and a place among those under way.
 //!
 //! Promise: the key is checked before anything else is done for a request, and the whole body is here before it has a place, so
-//! a slow client takes none. A handler that waits gives its place back first ([`Waiter::begin`]).
+//! a slow client takes none. The key is checked again once the request has its place: however slowly it came, what is done for it
+//! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its place back
+//! first ([`Waiter::begin`]).
 
 use super::admission::{Place, Urgency, Waits};
+use super::body_budget::{Charged, Sender};
 use super::extract::bearer;
 use super::problem::Problem;
 use super::site::Site;
 use super::traffic::LoggedKey;
 use crate::access::Caller;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http_body_util::LengthLimitError;
+use http_body_util::BodyExt;
 use leasehold_core::{Jitter, Nonce};
-use std::error::Error as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// The longest body of somebody without a key: a token, and what is around it.
 const MAX_STRANGER_BODY: usize = 32 * 1024;
+/// The longest body of most requests: names, reasons, a token and a checkpoint, with room for the escapes of JSON.
+const MAX_USUAL_BODY: usize = 64 * 1024;
+/// The last segments of routes whose bodies may be as long as the server's limit: they carry payloads, records, or what was counted.
+const LONG_BODIES: [&str; 7] = ["items", "complete", "change", "hold", "retry", "purge", "dead-letters"];
 
 /// The place of a request, until its handler is done or waits.
 #[derive(Debug, Clone, Default)]
@@ -48,11 +54,7 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
     };
     let key = LoggedKey(caller.key.clone());
     let mut response = match pass(&site, request, Some(caller)).await {
-        Ok((request, held)) => {
-            let response = next.run(request).await;
-            held.give_back();
-            response
-        }
+        Ok(passed) => passed.run(next).await,
         Err(problem) => problem.into_response(),
     };
     response.extensions_mut().insert(key);
@@ -62,11 +64,7 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
 /// The same for what needs no key, such as a form to sign in.
 pub async fn open(State(site): State<Site>, request: Request, next: Next) -> Response {
     match pass(&site, request, None).await {
-        Ok((request, held)) => {
-            let response = next.run(request).await;
-            held.give_back();
-            response
-        }
+        Ok(passed) => passed.run(next).await,
         Err(problem) => problem.into_response(),
     }
 }
@@ -75,8 +73,8 @@ pub async fn open(State(site): State<Site>, request: Request, next: Next) -> Res
 /// under way, so that none of these is kept out by them. How many they may be is the handler's to say.
 pub async fn apart(State(site): State<Site>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    match read(&site, &parts, body, site.limits().body.min(MAX_STRANGER_BODY)).await {
-        Ok(body) => next.run(Request::from_parts(parts, Body::from(body))).await,
+    match read(&site, &parts, body, Sender::Stranger).await {
+        Ok((body, _charged)) => next.run(Request::from_parts(parts, Body::from(body))).await,
         Err(problem) => problem.into_response(),
     }
 }
@@ -85,43 +83,89 @@ async fn authenticate(site: &Site, headers: &HeaderMap) -> Result<Caller, Proble
     Ok(site.keys().caller(bearer(headers)?).await?)
 }
 
-async fn pass(site: &Site, request: Request, caller: Option<Caller>) -> Result<(Request, Held), Problem> {
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
-    let urgency = Urgency::of(route);
+/// A request that may be handled.
+struct Passed {
+    request: Request,
+    held: Held,
+    /// Its body, which the handler may keep until it answers.
+    _body: Charged,
+}
+
+impl Passed {
+    async fn run(self, next: Next) -> Response {
+        let response = next.run(self.request).await;
+        self.held.give_back();
+        response
+    }
+}
+
+async fn pass(site: &Site, request: Request, caller: Option<Caller>) -> Result<Passed, Problem> {
+    let urgency = Urgency::of(route(request.extensions()));
     if let Some(caller) = &caller {
         site.admission().count(&caller.key, urgency)?;
     }
     let (mut parts, body) = request.into_parts();
-    let body = read(site, &parts, body, site.limits().body).await?;
+    let sender = if caller.is_some() { Sender::Keyed(urgency) } else { Sender::Stranger };
+    let (body, charged) = read(site, &parts, body, sender).await?;
     let held = Held::default();
     held.put(site.admission().place(urgency).await?);
     parts.extensions.insert(held.clone());
     if let Some(caller) = caller {
-        parts.extensions.insert(caller);
+        // The body and the place may have taken longer than a revocation may take to count.
+        parts.extensions.insert(site.keys().again(&caller).await?);
     }
-    Ok((Request::from_parts(parts, Body::from(body)), held))
+    Ok(Passed { request: Request::from_parts(parts, Body::from(body)), held, _body: charged })
 }
 
-/// The whole body, if it is short enough and comes in time.
-async fn read(site: &Site, parts: &Parts, body: Body, limit: usize) -> Result<Bytes, Problem> {
+fn route(extensions: &Extensions) -> &str {
+    extensions.get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default()
+}
+
+/// The longest body that is read for a request.
+fn most_bytes(site: &Site, parts: &Parts, sender: Sender) -> usize {
+    let last = route(&parts.extensions).rsplit('/').next().unwrap_or_default();
+    let most = match sender {
+        Sender::Stranger => MAX_STRANGER_BODY,
+        Sender::Keyed(_) if LONG_BODIES.contains(&last) => usize::MAX,
+        Sender::Keyed(_) => MAX_USUAL_BODY,
+    };
+    site.limits().body.min(most)
+}
+
+/// The whole body, if it is short enough, comes in time, and there is room for it.
+async fn read(site: &Site, parts: &Parts, mut body: Body, sender: Sender) -> Result<(Bytes, Charged), Problem> {
+    let limit = most_bytes(site, parts, sender);
     let too_long = || {
-        let detail = format!("the body of a request may have {limit} bytes");
+        let detail = format!("the body of this request may have {limit} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
     };
     let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_long());
     }
+    let (mut bytes, mut charged) = (Vec::<u8>::new(), Charged::default());
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Problem::invalid("the body of the request ended too early"))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            if piece.len() > limit - bytes.len() {
+                return Err(too_long());
+            }
+            site.bodies().charge(sender, piece.len(), &mut charged)?;
+            // Copied: a small piece may keep a large buffer of its connection in memory.
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(())
+    };
     let patience = site.limits().client;
-    match tokio::time::timeout(patience, to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if error.source().is_some_and(|cause| cause.is::<LengthLimitError>()) => Err(too_long()),
-        Ok(Err(_)) => Err(Problem::invalid("the body of the request ended too early")),
+    match tokio::time::timeout(patience, reading).await {
+        Ok(read) => read?,
         Err(_) => {
             let detail = format!("the body of the request took longer than {} s", patience.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail))
+            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", detail));
         }
     }
+    Ok((bytes.into(), charged))
 }
 
 /// For a handler that may wait long: for a lease, for an item, or with a stream of events.

@@ -5,6 +5,7 @@
 
 mod admission;
 mod bodies;
+mod body_budget;
 mod extract;
 pub mod gate;
 mod health;
@@ -17,6 +18,8 @@ mod site;
 mod slow_clients;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_bodies;
 #[cfg(test)]
 mod tests_http2;
 mod tls;

@@ -10,9 +10,9 @@ use super::traffic::observe;
 use crate::access::Caller;
 use crate::page;
 use crate::remote;
-use axum::extract::{Request, State};
+use axum::extract::{RawQuery, Request, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{Redirect, Response};
 use axum::routing::get;
 use axum::{Json, Router, middleware};
 use leasehold_core::wire::About;
@@ -29,11 +29,15 @@ pub fn router(site: &Site, prefix: Option<&PathPrefix>) -> Router {
         .method_not_allowed_fallback(other);
     let all = match prefix {
         None => all,
-        Some(prefix) => Router::new()
-            .merge(health::routes())
-            .nest(prefix.as_str(), all)
-            .fallback(nothing)
-            .method_not_allowed_fallback(other),
+        Some(prefix) => {
+            let path = prefix.to_string();
+            Router::new()
+                .merge(health::routes())
+                .nest(prefix.as_str(), all)
+                .route(&format!("{prefix}/"), get(move |query| front(path, query)))
+                .fallback(nothing)
+                .method_not_allowed_fallback(other)
+        }
     };
     all.layer(middleware::from_fn_with_state(site.clone(), observe)).with_state(site.clone())
 }
@@ -57,8 +61,15 @@ fn pages(site: &Site) -> Router<Site> {
     let keyed = page::keyed()
         .route_layer(middleware::from_fn_with_state(site.clone(), gate::keyed))
         .route_layer(middleware::from_fn_with_state(site.clone(), page::by_cookie));
-    let open = page::open().route_layer(middleware::from_fn_with_state(site.clone(), gate::open));
+    let open = page::open()
+        .route_layer(middleware::from_fn_with_state(site.clone(), gate::open))
+        .route_layer(middleware::from_fn(page::from_own_site));
     page::complete(open.merge(keyed), site)
+}
+
+/// The front page below a prefix is the prefix itself; whoever types a `/` after it is sent there.
+async fn front(prefix: String, RawQuery(query): RawQuery) -> Redirect {
+    Redirect::permanent(&query.map_or_else(|| prefix.clone(), |query| format!("{prefix}?{query}")))
 }
 
 async fn nothing(State(site): State<Site>, request: Request) -> Response {

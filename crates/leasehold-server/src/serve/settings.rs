@@ -93,6 +93,12 @@ impl fmt::Display for PathPrefix {
 pub struct Limits {
     /// The longest body of a request, in bytes.
     pub body: usize,
+    /// Bytes of bodies at once, without those of holders and of strangers: of requests that are read or under way.
+    pub bodies: usize,
+    /// The same for holders. The others cannot use these.
+    pub holder_bodies: usize,
+    /// The same for those whose key is not known yet.
+    pub stranger_bodies: usize,
     /// The longest head of a request, in bytes; at least 8192.
     pub head: usize,
     /// Connections at once.
@@ -121,6 +127,9 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             body: 1024 * 1024,
+            bodies: 64 * 1024 * 1024,
+            holder_bodies: 16 * 1024 * 1024,
+            stranger_bodies: 16 * 1024 * 1024,
             head: 16 * 1024,
             connections: 16_384,
             requests: 256,

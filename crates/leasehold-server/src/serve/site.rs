@@ -1,6 +1,7 @@
 //! What handlers share: the store of each namespace, the keys, and what the server has taken on.
 
 use super::admission::{Admission, Urgency};
+use super::body_budget::BodyBudget;
 use super::namespaces::{IDLE, Namespaces, OpenLimits};
 use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
@@ -44,6 +45,7 @@ struct Shared {
     open: Namespaces,
     limits: Limits,
     admission: Arc<Admission>,
+    bodies: BodyBudget,
     traffic: Traffic,
     connections: AtomicUsize,
     ending: watch::Sender<bool>,
@@ -67,6 +69,7 @@ impl Site {
         exchange: Exchange,
     ) -> Self {
         let admission = Arc::new(Admission::new(&limits));
+        let bodies = BodyBudget::new(&limits);
         let open = Namespaces::new(opener.limits());
         let (traffic, ending) = (Traffic::default(), watch::Sender::new(false));
         let connections = AtomicUsize::new(0);
@@ -78,6 +81,7 @@ impl Site {
             open,
             limits,
             admission,
+            bodies,
             traffic,
             connections,
             ending,
@@ -179,6 +183,10 @@ impl Site {
 
     pub(super) fn admission(&self) -> &Arc<Admission> {
         &self.0.admission
+    }
+
+    pub(super) fn bodies(&self) -> &BodyBudget {
+        &self.0.bodies
     }
 
     pub(super) fn traffic(&self) -> &Traffic {
