@@ -1,9 +1,10 @@
 //! A request to the API: who asks, where, about what, and which attempt at what it is.
 
-use super::idempotency::Idempotency;
+use super::idempotency::{Attempt, Idempotency};
+use super::problems::conflict;
 use crate::access::{Caller, Verb};
 use crate::serve::{Problem, Site, bearer};
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::{FromRequestParts, MatchedPath, Path};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -42,10 +43,25 @@ impl FromRequestParts<Site> for Asked {
         let attempt = attempt(&parts.headers)?.map(|key| {
             // Its bearer's own secret is in it, so that nobody else can tell what it stands for.
             let secret = bearer(&parts.headers).ok().flatten().unwrap_or(caller.key.as_str());
-            Idempotency::new(&[secret, namespace.as_str(), parts.method.as_str(), parts.uri.path(), key])
+            let part = |name: &str| path.get(name).map(String::as_str).unwrap_or_default();
+            // As they are understood, and not as they are spelled: a `/` in a name is `%2F` or `~`.
+            let (name, queue, item) = (unescaped(part("name")), part("queue"), part("id"));
+            let (method, endpoint) = (parts.method.as_str(), endpoint(parts));
+            Idempotency::new(&[secret, namespace.as_str(), method, endpoint, &name, queue, item, key])
         });
         Ok(Asked { site: site.clone(), namespace, caller, attempt, received, path })
     }
+}
+
+/// The route below the version of the API, without the prefix of this server.
+fn endpoint(parts: &Parts) -> &str {
+    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    route.rsplit_once("/v1/").map_or(route, |(_, endpoint)| endpoint)
+}
+
+/// No name has a `~`, and some proxies do not let an escaped `/` pass.
+fn unescaped(name: &str) -> String {
+    name.replace('~', "/")
 }
 
 fn attempt(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
@@ -62,6 +78,10 @@ fn attempt(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
+fn queue_in(coordinator: &Coordinator, name: QueueName) -> Queue {
+    Queue::with_clock(coordinator.store().clone(), name, coordinator.clock().clone())
+}
+
 impl Asked {
     fn part(&self, name: &str) -> &str {
         self.path.get(name).map(String::as_str).unwrap_or_default()
@@ -69,8 +89,7 @@ impl Asked {
 
     /// The lease, job or resource in the path, if the caller may do this to it.
     pub fn name(&self, verb: Verb) -> Result<LeaseName, Problem> {
-        // No name has a `~`, and some proxies do not let an escaped `/` pass.
-        let name = LeaseName::new(self.part("name").replace('~', "/"))?;
+        let name = LeaseName::new(unescaped(self.part("name")))?;
         self.caller.may(verb, &self.namespace, Some(name.as_str()))?;
         Ok(name)
     }
@@ -94,8 +113,13 @@ impl Asked {
     /// The queue in the path, if the caller may do this to it.
     pub async fn queue(&self, verb: Verb) -> Result<Queue, Problem> {
         let name = self.queue_name(verb)?;
-        let coordinator = self.coordinator().await?;
-        Ok(Queue::with_clock(coordinator.store().clone(), name, coordinator.clock().clone()))
+        Ok(queue_in(&self.coordinator().await?, name))
+    }
+
+    /// The same for whoever keeps or ends a claim of one of its items.
+    pub async fn queue_of_holder(&self) -> Result<Queue, Problem> {
+        let name = self.queue_name(Verb::Work)?;
+        Ok(queue_in(&self.coordinator_of_holder().await?, name))
     }
 
     /// The item in the path.
@@ -119,6 +143,11 @@ impl Asked {
         self.attempt.as_ref().map_or_else(Nonce::random, Idempotency::nonce)
     }
 
+    /// The mark of an attempt that asks for what these words say; none without an `Idempotency-Key`.
+    pub fn attempt_at(&self, words: &[&[u8]]) -> Option<Attempt> {
+        self.attempt.as_ref().map(|request| request.at(words))
+    }
+
     /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
     pub fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
         let label = label.unwrap_or_else(|| self.caller.label.clone());
@@ -135,4 +164,10 @@ impl Asked {
     pub fn trust(&self, until: Moment) -> Duration {
         until.saturating_since(self.received)
     }
+}
+
+/// The refusal of an `Idempotency-Key` that was used for something else.
+pub fn key_reused() -> Problem {
+    let detail = "this `Idempotency-Key` was used for another request, and nothing was done; use a new one for each";
+    conflict("key_reused", detail)
 }

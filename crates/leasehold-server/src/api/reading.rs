@@ -13,6 +13,10 @@ use std::time::Duration;
 /// Reads a body. One that is empty is taken for one without fields.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let body = if body.is_empty() { b"{}" } else { body };
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        // An array would be taken for the fields in their order, which nobody promises.
+        return Err(Problem::invalid("the request cannot be read: its body is no JSON object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut json);
     let value = read.map_err(|error| refuse(&error.path().to_string(), &error.inner().to_string()))?;
@@ -146,7 +150,7 @@ mod tests {
             assert_eq!(problem["field"], field, "{body}: {problem}");
             assert!(!problem.to_string().contains("secret-value"));
         }
-        for body in ["[", "\"a\"", "{\"ttl\": \"1s\"} {}", "\u{0}", &"[".repeat(5000)] {
+        for body in ["[", "[\"1s\", []]", "\"a\"", "{\"ttl\": \"1s\"} {}", "\u{0}", &"[".repeat(5000)] {
             assert_eq!(problem(body)["kind"], "invalid", "{body}");
         }
         let read: Outer = read(br#"{"ttl": "1s", "items": [{"priority": 1}]}"#).unwrap();

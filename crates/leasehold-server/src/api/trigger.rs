@@ -5,7 +5,7 @@
 //! run is granted only if the lease is then still at the epoch that was seen. Non-promise: that somebody carries it out. One that
 //! nobody took up in its time is `expired`, and nothing was run for it.
 
-use super::asked::Asked;
+use super::asked::{Asked, key_reused};
 use super::leases::operate::Decided;
 use super::problems::{conflict, refused};
 use super::reading::read;
@@ -101,8 +101,7 @@ pub async fn trigger(asked: Asked, body: Bytes) -> Result<(StatusCode, Json<Requ
         && let Some(known) = RunRequests::new(coordinator.clone()).find(new.id).await?
     {
         if (&known.job, known.epoch, &known.why) != (&new.job, new.epoch, &new.why) {
-            let detail = "this `Idempotency-Key` was used for another request; use a new one for each";
-            return Err(conflict("key_reused", detail));
+            return Err(key_reused());
         }
         return shown(&coordinator, &known).await;
     }

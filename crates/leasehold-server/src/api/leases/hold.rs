@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
 use leasehold_core::{
     Acquired, Ask, Checkpoint, Coordinator, Epoch, Grant, Kind, Label, LeaseName, Marker, Outcome, Ownership, Released,
-    Resolver, Slot, Token,
+    Resolver, Slot, Tenure, Token,
 };
 use leasehold_work::Tokens;
 use serde::{Deserialize, Serialize};
@@ -107,11 +107,11 @@ impl Granted {
 fn check_same(grant: &Grant, ask: &Ask) -> Result<(), Problem> {
     let record = &grant.seen().record;
     let claimed = record.slot.filter(|mark| mark.epoch == grant.token().epoch).map(|mark| mark.slot);
-    let ttl = record.tenure.as_ref().map(|tenure| tenure.ttl);
-    if claimed == ask.slot.map(|claim| claim.slot) && ttl == Some(ask.ttl) {
+    let is_same = |tenure: &Tenure| tenure.ttl == ask.ttl && tenure.holder.label == ask.holder.label;
+    if claimed == ask.slot.map(|claim| claim.slot) && record.tenure.as_ref().is_some_and(is_same) {
         return Ok(());
     }
-    let detail = "this `Idempotency-Key` has acquired the lease for another slot or TTL; ask with a new key";
+    let detail = "this `Idempotency-Key` has acquired the lease for another slot, TTL or label; ask with a new key";
     Err(conflict("key_reused", detail))
 }
 

@@ -2,19 +2,20 @@
 //!
 //! Promise: each order has a reason and the epoch that was seen, and is refused if the lease has moved on since. Who gave it is
 //! the key, by its label and id. An order that is repeated with its `Idempotency-Key` is not carried out twice: what the record
-//! no longer remembers is `no_longer_known`.
+//! no longer remembers is `no_longer_known`. Another order with that key is refused.
 
 use super::hold::Granted;
 use super::view::LeaseView;
 use crate::access::Verb;
-use crate::api::asked::Asked;
+use crate::api::asked::{Asked, key_reused};
+use crate::api::idempotency::Attempt;
 use crate::api::problems::{no_longer_known, refused, unknown};
 use crate::api::reading::{field, optional, read, ttl};
 use crate::serve::Problem;
 use axum::Json;
 use axum::body::Bytes;
 use leasehold_core::lease::protocol::{Order, Refusal};
-use leasehold_core::{Epoch, Grant, Label, LeaseName, Nonce, Operated, Why};
+use leasehold_core::{Epoch, Grant, Label, LeaseName, Nonce, Operated, Ownership, Why};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -49,10 +50,24 @@ impl Decided {
         Ok((field("why", Why::named("why", self.why))?, field("epoch", Epoch::new(self.epoch))?))
     }
 
-    async fn carry_out(self, asked: &Asked, name: &LeaseName, order: Order) -> Result<Done, Problem> {
+    /// Carries an order out. `asked_for` is what the request says beyond the reason and the epoch.
+    async fn carry_out(
+        self,
+        asked: &Asked,
+        name: &LeaseName,
+        asked_for: &[&str],
+        order: impl FnOnce(Nonce) -> Order,
+    ) -> Result<Done, Problem> {
         let (why, epoch) = self.parts()?;
         let coordinator = asked.coordinator().await?;
-        match coordinator.operate_as(asked.nonce(), name, asked.who(), why, Some(epoch), order).await? {
+        let number = epoch.to_string();
+        let words: Vec<&[u8]> = [why.as_str(), &number].iter().chain(asked_for).map(|word| word.as_bytes()).collect();
+        let attempt = asked.attempt_at(&words);
+        if let Some(attempt) = attempt {
+            check_same(&coordinator.inspect(name).await?.record, attempt)?;
+        }
+        let nonce = attempt.map_or_else(Nonce::random, Attempt::nonce);
+        match coordinator.operate_as(nonce, name, asked.who(), why, Some(epoch), order(nonce)).await? {
             Operated::Refused(refusal) => {
                 if let (Refusal::Changed { expected, .. }, Some(_)) = (&*refusal, &asked.attempt) {
                     check_remembered(asked, name, *expected).await?;
@@ -68,8 +83,14 @@ impl Decided {
         }
     }
 
-    async fn order(self, asked: &Asked, name: &LeaseName, order: Order) -> Result<Json<Ordered>, Problem> {
-        match self.carry_out(asked, name, order).await? {
+    async fn order(
+        self,
+        asked: &Asked,
+        name: &LeaseName,
+        asked_for: &[&str],
+        order: Order,
+    ) -> Result<Json<Ordered>, Problem> {
+        match self.carry_out(asked, name, asked_for, |_| order).await? {
             Done::Ordered(ordered) => Ok(Json(*ordered)),
             Done::HandedOff(grant) => {
                 let seen = asked.coordinator().await?.inspect(name).await?;
@@ -77,6 +98,13 @@ impl Decided {
             }
         }
     }
+}
+
+/// Refuses an order whose `Idempotency-Key` was used for another one, as far as the record remembers.
+fn check_same(record: &Ownership, attempt: Attempt) -> Result<(), Problem> {
+    let marks = [&record.paused, &record.resumed].into_iter().flatten().chain(record.drain.iter().map(|d| &d.asked));
+    let mut nonces = record.transfers.iter().map(|transfer| transfer.nonce).chain(marks.map(|mark| mark.nonce));
+    if nonces.any(|nonce| attempt.is_reused_by(nonce)) { Err(key_reused()) } else { Ok(()) }
 }
 
 /// A repeated order that finds another epoch was either never carried out, or is no longer remembered.
@@ -102,7 +130,7 @@ fn target(asked: &Asked) -> Result<LeaseName, Problem> {
     responses((status = 200, description = "It was taken away.", body = Ordered)))]
 pub async fn revoke(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
     let name = target(&asked)?;
-    read::<Decided>(&body)?.order(&asked, &name, Order::Revoke).await
+    read::<Decided>(&body)?.order(&asked, &name, &[], Order::Revoke).await
 }
 
 /// Keeps new holders out. The present one continues.
@@ -110,7 +138,7 @@ pub async fn revoke(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem>
     responses((status = 200, description = "Nobody new gets it.", body = Ordered)))]
 pub async fn pause(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
     let name = target(&asked)?;
-    read::<Decided>(&body)?.order(&asked, &name, Order::Pause).await
+    read::<Decided>(&body)?.order(&asked, &name, &[], Order::Pause).await
 }
 
 /// Lets holders in again.
@@ -131,7 +159,7 @@ pub(in crate::api) async fn resume_lease(
     let record = asked.coordinator().await?.inspect(name).await?.record;
     // One that is not there refuses the order, unless it was this order that ended it.
     let pause = record.paused.map_or_else(Nonce::random, |mark| mark.nonce);
-    decided.order(asked, name, Order::Resume { pause }).await
+    decided.order(asked, name, &[], Order::Resume { pause }).await
 }
 
 pub(in crate::api) async fn pause_lease(
@@ -139,7 +167,7 @@ pub(in crate::api) async fn pause_lease(
     name: &LeaseName,
     decided: Decided,
 ) -> Result<Json<Ordered>, Problem> {
-    decided.order(asked, name, Order::Pause).await
+    decided.order(asked, name, &[], Order::Pause).await
 }
 
 /// Why, what was seen, and for how long.
@@ -161,8 +189,8 @@ pub struct AskingToFinish {
 pub async fn drain(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
     let name = target(&asked)?;
     let AskingToFinish { why, epoch, within } = read(&body)?;
-    let within = field("within", within.parse())?;
-    Decided { why, epoch }.order(&asked, &name, Order::Drain { within }).await
+    let ttl = field("within", within.parse())?;
+    Decided { why, epoch }.order(&asked, &name, &[&within], Order::Drain { within: ttl }).await
 }
 
 /// Why, what was seen, and who gets it.
@@ -187,8 +215,10 @@ pub async fn hand_off(asked: Asked, body: Bytes) -> Result<Json<Granted>, Proble
     let name = LeaseName::to_hold(target(&asked)?.as_str())?;
     let HandingOff { why, epoch, to, ttl: lasts } = read(&body)?;
     let to = optional("to", to, |label| Label::named("to", label))?;
-    let order = Order::HandOff { to: asked.holder(to, asked.nonce()), ttl: ttl(&lasts)? };
-    match (Decided { why, epoch }).carry_out(&asked, &name, order).await? {
+    let ttl = ttl(&lasts)?;
+    let asked_for = [to.as_ref().map_or("", Label::as_str), &lasts];
+    let order = |nonce| Order::HandOff { to: asked.holder(to.clone(), nonce), ttl };
+    match (Decided { why, epoch }).carry_out(&asked, &name, &asked_for, order).await? {
         Done::HandedOff(grant) => Ok(Json(Granted::new(&asked, &grant))),
         Done::Ordered(_) => Err(unknown(format!("lease `{name}` was handed off; look at it"))),
     }
@@ -217,6 +247,8 @@ pub async fn advance(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem
     let name = target(&asked)?;
     let Advancing { why, epoch, past, lineage } = read(&body)?;
     let past = field("past", Epoch::new(past))?;
+    let asked_for = [past.to_string(), lineage.clone().unwrap_or_default()];
     let lineage = optional("lineage", lineage, |lineage| lineage.parse())?;
-    Decided { why, epoch }.order(&asked, &name, Order::Advance { past, lineage }).await
+    let order = Order::Advance { past, lineage };
+    Decided { why, epoch }.order(&asked, &name, &[&asked_for[0], &asked_for[1]], order).await
 }

@@ -4,15 +4,17 @@
 //! key that was used for other content is refused, and one whose item was purged is `no_longer_known`.
 
 use crate::access::Verb;
-use crate::api::asked::Asked;
-use crate::api::problems::{conflict, no_longer_known, unknown};
+use crate::api::asked::{Asked, key_reused};
+use crate::api::idempotency::Attempt;
+use crate::api::problems::{no_longer_known, unknown};
 use crate::api::reading::{duration, field, read};
 use crate::api::values::bytes;
 use crate::serve::Problem;
 use axum::Json;
 use axum::body::Bytes;
-use leasehold_core::Kind;
+use leasehold_core::store::Range;
 use leasehold_core::wire::MAX_DELAY;
+use leasehold_core::{Kind, LeaseName, Shelf};
 use leasehold_work::queue::{Added, Attempts, DedupeKey, ItemId, NewItem, Payload, Priority, Queue, State};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -104,7 +106,10 @@ pub async fn add(asked: Asked, body: Bytes) -> Result<Json<AddedItems>, Problem>
     }
     let queue = asked.queue(Verb::Work).await?;
     let mut made = vec![false; new.len()];
-    if let Some(attempt) = &asked.attempt {
+    if let Some(request) = &asked.attempt {
+        let words = words(&new);
+        let attempt = request.at(&words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        check_same(&queue, attempt).await?;
         for (index, item) in new.iter_mut().enumerate().filter(|(_, item)| item.key.is_none()) {
             item.key = Some(attempt.item(index)?);
             made[index] = true;
@@ -130,6 +135,26 @@ pub async fn add(asked: Asked, body: Bytes) -> Result<Json<AddedItems>, Problem>
     Ok(Json(AddedItems { items: items.collect() }))
 }
 
+/// What a request asks for: everything that its items say.
+fn words(new: &[NewItem]) -> Vec<Vec<u8>> {
+    let of = |item: &NewItem| {
+        let key = item.key.as_ref().map(ToString::to_string).unwrap_or_default();
+        let Attempts { most, backoff_ms } = item.attempts;
+        let more = format!("{} {} {most} {backoff_ms} {key}", item.priority.get(), item.delay.as_millis());
+        [item.payload.bytes().to_vec(), more.into_bytes()]
+    };
+    new.iter().flat_map(of).collect()
+}
+
+/// Refuses an `Idempotency-Key` under which other items were added.
+async fn check_same(queue: &Queue, attempt: Attempt) -> Result<(), Problem> {
+    let [all, own] = attempt.items().map(|start| format!("{}/{start}", queue.name()));
+    // Also what is left of those that were purged.
+    let found = queue.store().list(Shelf::Item, Range::new(Some(&LeaseName::new(&all)?), 1)).await?;
+    let is_other = |name: &str| name.starts_with(&all) && !name.starts_with(&own);
+    if found.entries.first().is_some_and(|(name, _)| is_other(name.as_str())) { Err(key_reused()) } else { Ok(()) }
+}
+
 /// Refuses to take an item for this request's that is not, or that was purged.
 async fn check_known(queue: &Queue, new: &[NewItem], made: &[bool]) -> Result<(), Problem> {
     let mut is_first = true;
@@ -149,8 +174,7 @@ async fn check_known(queue: &Queue, new: &[NewItem], made: &[bool]) -> Result<()
             return Err(no_longer_known(detail));
         }
         if found.payload != item.payload {
-            let detail = "this Idempotency-Key was used for other items; use a new one for each request";
-            return Err(conflict("key_reused", detail));
+            return Err(key_reused());
         }
     }
     Ok(())

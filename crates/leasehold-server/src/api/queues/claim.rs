@@ -7,7 +7,7 @@
 use super::recent::Recent;
 use super::view::ClaimView;
 use crate::access::Verb;
-use crate::api::asked::Asked;
+use crate::api::asked::{Asked, key_reused};
 use crate::api::problems::conflict;
 use crate::api::reading::{duration, optional, read, token, ttl};
 use crate::serve::{Problem, Waiter};
@@ -66,6 +66,9 @@ pub async fn claim(
     }
     let label = optional("label", body.label, |label| Label::named("label", label))?;
     let ttl = ttl(&body.ttl)?;
+    // Not how long it waits: an attempt may have less time left than the one before it.
+    let asked_for = [body.ttl, count.to_string(), label.as_ref().map(ToString::to_string).unwrap_or_default()];
+    let attempt = asked.attempt_at(&asked_for.each_ref().map(String::as_bytes));
     let queue = asked.queue(Verb::Work).await?;
     let mut waiting = None;
     let _turn = match &asked.attempt {
@@ -87,7 +90,10 @@ pub async fn claim(
             })
         }
     };
-    if let Some(tokens) = asked.attempt.as_ref().and_then(|attempt| recent.find(attempt.nonce())) {
+    if let Some((mark, tokens)) = asked.attempt.as_ref().and_then(|request| recent.find(request.nonce())) {
+        if attempt.is_some_and(|attempt| attempt.is_reused_by(mark)) {
+            return Err(key_reused());
+        }
         return again(&asked, &queue, tokens).await;
     }
     let mut claimer = Claimer::new(queue.clone(), Some(label.unwrap_or_else(|| asked.caller.label.clone())), ttl)?;
@@ -107,8 +113,9 @@ pub async fn claim(
             problem = waiting.over() => return Err(problem),
         }
     }
-    if let Some(attempt) = &asked.attempt {
-        recent.note(attempt.nonce(), taken.grants.iter().map(|grant| grant.token().clone()).collect());
+    if let (Some(request), Some(attempt)) = (&asked.attempt, attempt) {
+        let mark = attempt.nonce();
+        recent.note(request.nonce(), mark, taken.grants.iter().map(|grant| grant.token().clone()).collect());
     }
     taken.is_over = true;
     Ok(Json(Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() }))
@@ -200,7 +207,7 @@ pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<ClaimView>, Problem
     asked.queue_name(Verb::Work)?;
     let body: Renewing = read(&body)?;
     let token = own(&asked, &body.token)?;
-    let queue = asked.queue(Verb::Work).await?;
+    let queue = asked.queue_of_holder().await?;
     let mut grant = queue.adopt(&token).await?;
     queue.renew(&mut grant).await?;
     Ok(Json(ClaimView::new(&asked, &grant)))
@@ -236,6 +243,6 @@ pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<NotedItem>, Prob
         marker: optional("marker", body.marker, |text| Marker::named("marker", text))?,
         checkpoint: optional("checkpoint", body.checkpoint, Checkpoint::new)?,
     };
-    asked.queue(Verb::Work).await?.progress(&token, report).await?;
+    asked.queue_of_holder().await?.progress(&token, report).await?;
     Ok(Json(NotedItem { epoch: token.epoch.get() }))
 }

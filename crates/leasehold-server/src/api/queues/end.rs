@@ -9,7 +9,7 @@ use super::claim::own;
 use super::view::{ItemView, Payloads};
 use crate::access::Verb;
 use crate::api::asked::Asked;
-use crate::api::problems::no_longer_known;
+use crate::api::problems::{conflict, no_longer_known};
 use crate::api::reading::{duration, field, read};
 use crate::api::values::bytes;
 use crate::serve::Problem;
@@ -62,10 +62,28 @@ pub async fn complete(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Probl
     for (index, following) in body.add.into_iter().enumerate() {
         follow_ups.push(follow_up(&asked, &own_queue, index, following)?);
     }
-    let queue = asked.queue(Verb::Work).await?;
+    let queue = asked.queue_of_holder().await?;
     let grant = queue.by_token(&token).await?;
-    let ended = queue.complete(&grant, result, follow_ups).await;
+    let ended = queue.complete(&grant, result.clone(), follow_ups.clone()).await;
+    if let Ok(item) = &ended
+        && !is_same(item, result.as_ref(), &follow_ups)
+    {
+        let detail =
+            "this claim was completed before, with another result or other items to add, and nothing was done now";
+        return Err(conflict("key_reused", detail));
+    }
     ended_item(&asked, &queue, &token, What::Completed, ended).await
+}
+
+/// Whether an item was completed so, as far as its record shows. What its follow-ups carried is theirs to know.
+fn is_same(item: &Item, result: Option<&Payload>, follow_ups: &[FollowUp]) -> bool {
+    let is_added = |(added, asked): (&ItemName, &FollowUp)| {
+        let is_keyed = added.id.is_keyed() || asked.name.id.is_keyed();
+        added.queue == asked.name.queue && (!is_keyed || added.id == asked.name.id)
+    };
+    item.result.as_ref() == result
+        && item.follow_ups.len() == follow_ups.len()
+        && item.follow_ups.iter().zip(follow_ups).all(is_added)
 }
 
 fn follow_up(asked: &Asked, own: &QueueName, index: usize, following: Following) -> Result<FollowUp, Problem> {
@@ -110,7 +128,7 @@ pub async fn fail(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> 
     let token = own(&asked, &body.token)?;
     let why = field("why", Reason::named("why", body.why))?;
     let retry_in = duration("retry_in", body.retry_in, MAX_PAUSE)?;
-    let queue = asked.queue(Verb::Work).await?;
+    let queue = asked.queue_of_holder().await?;
     let grant = queue.by_token(&token).await?;
     let ended = queue.fail(&grant, why, retry_in, body.is_final).await;
     ended_item(&asked, &queue, &token, What::Failed, ended).await
@@ -131,7 +149,7 @@ pub async fn give_back(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Prob
     asked.queue_name(Verb::Work)?;
     let body: GivingBack = read(&body)?;
     let token = own(&asked, &body.token)?;
-    let queue = asked.queue(Verb::Work).await?;
+    let queue = asked.queue_of_holder().await?;
     let grant = queue.by_token(&token).await?;
     let ended = queue.give_back(&grant).await;
     ended_item(&asked, &queue, &token, What::Returned, ended).await

@@ -4,13 +4,14 @@
 
 use super::view::{ItemView, Payloads};
 use crate::access::Verb;
-use crate::api::asked::Asked;
+use crate::api::asked::{Asked, key_reused};
+use crate::api::idempotency::Attempt;
 use crate::api::problems::{changed, conflict, no_longer_known, unknown};
 use crate::api::reading::{field, optional, read, ttl};
 use crate::serve::Problem;
 use axum::Json;
 use axum::body::Bytes;
-use leasehold_core::{Epoch, Kind, Label, Token, Why};
+use leasehold_core::{Epoch, Kind, Label, Nonce, Token, Why};
 use leasehold_work::queue::protocol::Order;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -26,7 +27,13 @@ pub struct DecidedItem {
     epoch: u64,
 }
 
-async fn carry_out(asked: &Asked, decided: DecidedItem, order: Order) -> Result<(ItemView, Option<Token>), Problem> {
+/// Carries an order out. `asked_for` is what the request says beyond the reason and the epoch.
+async fn carry_out(
+    asked: &Asked,
+    decided: DecidedItem,
+    asked_for: &[&str],
+    order: impl FnOnce(Nonce) -> Order,
+) -> Result<(ItemView, Option<Token>), Problem> {
     let why = field("why", Why::named("why", decided.why))?;
     let expected = field("epoch", Epoch::new(decided.epoch))?;
     let id = asked.item()?;
@@ -36,8 +43,17 @@ async fn carry_out(asked: &Asked, decided: DecidedItem, order: Order) -> Result<
         Kind::Invalid => Problem::not_found(error.to_string()),
         _ => error.into(),
     };
-    queue.inspect(&id).await.map_err(missing)?;
-    let ordered = queue.operate_as(asked.nonce(), &id, asked.who(), why, Some(expected), order).await;
+    let before = queue.inspect(&id).await.map_err(missing)?;
+    let number = expected.to_string();
+    let words: Vec<&[u8]> = [why.as_str(), &number].iter().chain(asked_for).map(|word| word.as_bytes()).collect();
+    let attempt = asked.attempt_at(&words);
+    if let (Some(attempt), Some(last)) = (attempt, before.item.ordered)
+        && attempt.is_reused_by(last)
+    {
+        return Err(key_reused());
+    }
+    let nonce = attempt.map_or_else(Nonce::random, Attempt::nonce);
+    let ordered = queue.operate_as(nonce, &id, asked.who(), why, Some(expected), order(nonce)).await;
     let seen = queue.inspect(&id).await.map_err(missing)?;
     match ordered {
         Ok((_, token)) => Ok((ItemView::new(&name, &seen.item, seen.now, Payloads::Hidden), token)),
@@ -64,7 +80,7 @@ async fn carry_out(asked: &Asked, decided: DecidedItem, order: Order) -> Result<
     request_body = DecidedItem, responses((status = 200, description = "It is in line.", body = ItemView)))]
 pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
     asked.queue_name(Verb::Operate)?;
-    Ok(Json(carry_out(&asked, read(&body)?, Order::Retry { past: None }).await?.0))
+    Ok(Json(carry_out(&asked, read(&body)?, &[], |_| Order::Retry { past: None }).await?.0))
 }
 
 /// Takes an item out of the line, for good. Whoever works on it loses it.
@@ -72,7 +88,7 @@ pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem>
     request_body = DecidedItem, responses((status = 200, description = "It is cancelled.", body = ItemView)))]
 pub async fn cancel(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
     asked.queue_name(Verb::Operate)?;
-    Ok(Json(carry_out(&asked, read(&body)?, Order::Cancel).await?.0))
+    Ok(Json(carry_out(&asked, read(&body)?, &[], |_| Order::Cancel).await?.0))
 }
 
 /// Why, what was seen, and who gets it.
@@ -106,8 +122,10 @@ pub async fn hand_off(asked: Asked, body: Bytes) -> Result<Json<HandedOff>, Prob
     asked.queue_name(Verb::Operate)?;
     let HandingOffItem { why, epoch, to, ttl: lasts } = read(&body)?;
     let to = optional("to", to, |label| Label::named("to", label))?;
-    let order = Order::HandOff { to: asked.holder(to, asked.nonce()), ttl: ttl(&lasts)? };
-    match carry_out(&asked, DecidedItem { why, epoch }, order).await? {
+    let ttl = ttl(&lasts)?;
+    let asked_for = [to.as_ref().map_or("", Label::as_str), &lasts];
+    let order = |nonce| Order::HandOff { to: asked.holder(to.clone(), nonce), ttl };
+    match carry_out(&asked, DecidedItem { why, epoch }, &asked_for, order).await? {
         (item, Some(token)) => Ok(Json(HandedOff { token: token.wire(), item })),
         (item, None) => Err(unknown(format!("item `{}` was handed off; look at it", item.id))),
     }

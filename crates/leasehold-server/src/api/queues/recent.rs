@@ -16,7 +16,8 @@ pub struct Recent(Arc<Mutex<Claims>>);
 
 #[derive(Debug, Default)]
 struct Claims {
-    tokens: HashMap<Nonce, Vec<Token>>,
+    /// What each was given, and the mark of what it asked for.
+    tokens: HashMap<Nonce, (Nonce, Vec<Token>)>,
     order: VecDeque<Nonce>,
     /// Attempts at one request come one after the other: the second finds what the first was given.
     turns: HashMap<Nonce, Weak<tokio::sync::Mutex<()>>>,
@@ -32,18 +33,18 @@ impl Recent {
         turn
     }
 
-    /// What an earlier attempt at this request was given.
-    pub fn find(&self, request: Nonce) -> Option<Vec<Token>> {
+    /// What an earlier attempt at this request was given, and the mark of what it asked for.
+    pub fn find(&self, request: Nonce) -> Option<(Nonce, Vec<Token>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).tokens.get(&request).cloned()
     }
 
     /// Remembers what one was given. One that was given nothing may ask again.
-    pub fn note(&self, request: Nonce, tokens: Vec<Token>) {
+    pub fn note(&self, request: Nonce, mark: Nonce, tokens: Vec<Token>) {
         if tokens.is_empty() {
             return;
         }
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if claims.tokens.insert(request, tokens).is_none() {
+        if claims.tokens.insert(request, (mark, tokens)).is_none() {
             claims.order.push_back(request);
         }
         if claims.order.len() > REMEMBERED
@@ -62,13 +63,13 @@ mod tests {
     fn it_remembers_the_latest_and_no_more() {
         let (recent, token) =
             (Recent::default(), "x:1:00000000000000000000000000000001:00000000000000000000000000000002:0");
-        let token: Token = token.parse().unwrap();
+        let (token, mark): (Token, _) = (token.parse().unwrap(), Nonce::from_u128(7));
         for n in 0..=REMEMBERED as u128 {
-            recent.note(Nonce::from_u128(n), vec![token.clone()]);
+            recent.note(Nonce::from_u128(n), mark, vec![token.clone()]);
         }
         assert_eq!(recent.find(Nonce::from_u128(0)), None);
-        assert_eq!(recent.find(Nonce::from_u128(1)), Some(vec![token.clone()]));
-        recent.note(Nonce::from_u128(u128::MAX), Vec::new());
+        assert_eq!(recent.find(Nonce::from_u128(1)), Some((mark, vec![token.clone()])));
+        recent.note(Nonce::from_u128(u128::MAX), mark, Vec::new());
         assert_eq!(recent.find(Nonce::from_u128(u128::MAX)), None);
         assert_eq!(recent.0.lock().unwrap().tokens.len(), REMEMBERED);
     }
