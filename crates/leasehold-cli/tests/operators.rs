@@ -292,3 +292,34 @@ fn a_forgotten_lease_is_no_longer_listed_and_its_epochs_continue() {
         assert_eq!((home.show("job")["state"].as_str(), home.history("job").len()), (Some("held"), 1));
     }
 }
+
+#[test]
+fn a_job_that_makes_no_sense_hides_no_other_from_check() {
+    let home = Home::new(On::Sqlite);
+    for job in ["bad", "good"] {
+        home.done(&["run", job, "--slot", "@hourly", "--", "true"]).expect(0);
+    }
+    let redefine = |job: &str, with: &[(&str, serde_json::Value)]| {
+        changed(
+            &home,
+            Shelf::Job,
+            |found| found.as_str() == job,
+            |bytes| {
+                let mut record: serde_json::Value = codec::decode("job", bytes, job).unwrap();
+                with.iter().for_each(|(field, value)| record["definition"][field] = value.clone());
+                codec::encode("job", &record).unwrap()
+            },
+        );
+    };
+    redefine("bad", &[("catch_up", u32::MAX.into())]);
+    let asked = home.done(&["check", "--missed"]).expect(65);
+    assert!(
+        asked.stderr.contains("cannot tell whether job `bad` is late") && asked.stderr.contains("catch_up"),
+        "{asked:?}"
+    );
+    assert_eq!(home.done(&["check", "--missed", "--json"]).expect(65).stdout, "[]\n");
+    redefine("good", &[("timing", serde_json::json!({ "every": "1s" })), ("late_after_ms", 0.into())]);
+    eventually("the other job is late", || home.done(&["check", "--missed"]).code == 1);
+    let asked = home.done(&["check", "--missed"]).expect(1);
+    assert!(asked.stdout.contains("good") && asked.stderr.contains("job `bad`"), "{asked:?}");
+}

@@ -15,13 +15,14 @@ use leasehold_core::lease::protocol::{AfterFailure, Order, SlotClaim};
 use leasehold_core::store::{Change, Range, Store, Verb};
 use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Operated, Outcome, Released, Right,
-    Shelf, Slot, Token,
+    Shelf, Slot, Timestamp, Token, codec,
 };
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
 use leasehold_server::serve::TlsFiles;
 use leasehold_stores::sqlite::SqliteStore;
 use leasehold_work::queue::{Claimer, FollowUp, NewItem, Payload, Queue, State};
-use leasehold_work::schedule::Journals;
+use leasehold_work::schedule::{CatchUp, Definitions, Journals, RunDefinition, Timing};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use support::Site;
@@ -92,6 +93,38 @@ async fn a_client_cannot_write_a_record_or_choose_an_epoch() {
         let status = site.post(&key, "records/change", body).await;
         assert!((400..=501).contains(&status) && status != 500, "{status} for {body}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_that_nobody_can_act_on_is_refused() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let store = site.store(&site.key("mine/*", "read,hold").await).await;
+    let name: LeaseName = "mine/x".parse().unwrap();
+    let timing = Timing::of_line("@hourly", None, None, None);
+    let run = RunDefinition { name: name.clone(), timing, catch_up: CatchUp::default(), host: "a".into() };
+    let definitions = Definitions::new(Coordinator::new(store.clone()));
+    assert!(definitions.publish_run(&run, Slot(Timestamp::from_millis(0))).await.unwrap());
+    let key = Key::new(Shelf::Job, &name);
+    let published = store.read(&key).await.unwrap().value.unwrap();
+    let good: serde_json::Value = codec::decode("job", &published.bytes, "mine/x").unwrap();
+    for (field, value) in [
+        ("catch_up", json!(u32::MAX)),
+        ("catch_up", json!(0)),
+        ("catch_up_max_age_ms", json!(0)),
+        ("timing", json!({ "cron": "x" })),
+        ("timing", json!({ "cron": "@hourly", "tz": "Nowhere/Nothing" })),
+        ("timing", json!({})),
+        ("name", json!("other/x")),
+    ] {
+        let mut wrong = good.clone();
+        wrong["definition"][field] = value.clone();
+        let bytes = codec::encode("job", &wrong).unwrap();
+        let error = store.document(&key, Some(&published.revision), &bytes).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{field}: {value}: {error}");
+    }
+    let after = site.behind.read(&key).await.unwrap().value.unwrap();
+    assert_eq!(after.bytes, published.bytes);
+    store.document(&key, Some(&published.revision), &codec::encode("job", &good).unwrap()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use crate::exit::Exit;
 use crate::notify::{AFTER_RUN, Notifier, place};
 use crate::output;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, LeaseName, Result};
+use leasehold_core::{Coordinator, Error, Kind, LeaseName, Result};
 use leasehold_work::notify::{Overdue, overdue};
 use leasehold_work::schedule::{Definition, Definitions, Journals, slot_text};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
         context.print(|| Value::Array(Vec::new()), String::new)?;
         return nothing_published(context, "there is no such store");
     };
-    let (found, count) = find(coordinator).await?;
+    let Surveyed { found, count, unknown } = find(coordinator).await?;
     context.print(
         || Value::Array(found.iter().map(as_json).collect()),
         || {
@@ -30,7 +30,10 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
             if rows.is_empty() { String::new() } else { output::table(&["NAME", "WHAT", "SLOT", "PUBLISHED BY"], rows) }
         },
     )?;
-    if found.is_empty() && count > 0 && !context.common.json {
+    for (name, error) in &unknown {
+        output::say(&format!("cannot tell whether job `{name}` is late or was missed: {error}"));
+    }
+    if found.is_empty() && unknown.is_empty() && count > 0 && !context.common.json {
         output::say(&match count {
             1 => "1 published job; it is neither late nor missed".to_owned(),
             count => format!("{count} published jobs; none is late or missed"),
@@ -48,6 +51,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
     }
     match wrong.first() {
         _ if !found.is_empty() => Ok(FOUND),
+        _ if !unknown.is_empty() => Ok(Exit::Corrupt),
         _ if count == 0 => nothing_published(context, "no job is published there"),
         // Who counts on being told must hear that nobody is.
         wrong => Ok(wrong.map_or(Exit::Done, Exit::from)),
@@ -66,23 +70,41 @@ fn nothing_published(context: &Context, what: &str) -> Result<Exit> {
 
 type Found = (LeaseName, Definition, Overdue);
 
-/// What is late or missed, and of how many.
-async fn find(coordinator: &Coordinator) -> Result<(Vec<Found>, usize)> {
-    let journals = Journals::new(coordinator.clone());
+/// What was found out about the published jobs.
+#[derive(Default)]
+struct Surveyed {
+    /// What is late or missed.
+    found: Vec<Found>,
+    /// Of how many.
+    count: usize,
+    /// What nobody can tell it of: anybody who may publish one job could otherwise hide all others.
+    unknown: Vec<(LeaseName, Error)>,
+}
+
+async fn find(coordinator: &Coordinator) -> Result<Surveyed> {
     let all = Definitions::new(coordinator.clone()).all().await?;
-    let (mut found, count) = (Vec::new(), all.len());
+    let mut surveyed = Surveyed { count: all.len(), ..Surveyed::default() };
     for (name, definition) in all {
-        let (journal, _) = journals.read(&name).await?;
-        let seen = coordinator.inspect(&name).await?;
-        if seen.record.relocation.is_some() {
-            continue;
-        }
-        let (overdue, _) = overdue(&definition, &seen.record, &journal, seen.now)?;
-        if !overdue.is_none() {
-            found.push((name, definition, overdue));
+        match look(coordinator, &name, &definition).await {
+            Ok(overdue) if overdue.is_none() => {}
+            Ok(overdue) => surveyed.found.push((name, definition, overdue)),
+            Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt | Kind::Regressed) => {
+                surveyed.unknown.push((name, error));
+            }
+            // The store does not answer, about this job or any.
+            Err(error) => return Err(error),
         }
     }
-    Ok((found, count))
+    Ok(surveyed)
+}
+
+async fn look(coordinator: &Coordinator, name: &LeaseName, definition: &Definition) -> Result<Overdue> {
+    let (journal, _) = Journals::new(coordinator.clone()).read(name).await?;
+    let seen = coordinator.inspect(name).await?;
+    if seen.record.relocation.is_some() {
+        return Ok(Overdue::default());
+    }
+    Ok(overdue(definition, &seen.record, &journal, seen.now)?.0)
 }
 
 fn as_json((name, definition, overdue): &Found) -> Value {

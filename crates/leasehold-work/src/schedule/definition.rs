@@ -11,7 +11,7 @@ use crate::schedule::slots::Schedule;
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS};
 use leasehold_core::document::{Document, Edit};
 use leasehold_core::store::Range;
-use leasehold_core::{Coordinator, Key, LeaseName, Result, Shelf, Slot, Timestamp, codec};
+use leasehold_core::{Coordinator, Error, Key, LeaseName, Result, Shelf, Slot, Timestamp, codec};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -89,9 +89,15 @@ pub struct Definition {
     pub at: Timestamp,
 }
 
-/// Refuses bytes that are not a published definition.
+/// Refuses bytes that are not a published definition of the job of this name, or one that nobody could act on.
 pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
-    codec::decode::<Published>(KIND, bytes, place).map(drop)
+    let Some(definition) = codec::decode::<Published>(KIND, bytes, place)?.definition else { return Ok(()) };
+    if definition.name.as_str() != place {
+        let form = format!("it is published as `{place}`; publish a job under its own name");
+        return Err(Error::invalid("name of a job", &definition.name, form));
+    }
+    definition.schedule()?;
+    definition.catch_up().map(drop)
 }
 
 /// The record of a job.
