@@ -58,6 +58,11 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// Whether other machines may reach it.
+    pub const fn is_open(self) -> bool {
+        !self.0.ip().is_loopback()
+    }
+
     /// Listens there.
     pub async fn listen(self) -> Result<Listener> {
         let cannot = |e: std::io::Error| {

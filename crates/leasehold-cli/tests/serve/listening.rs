@@ -66,6 +66,13 @@ fn everything_is_below_a_prefix_and_health_also_above_it() {
     for path in ["/livez", "/readyz", "/team/leases/livez", "/team/leases/readyz"] {
         assert_eq!(get(server.address, path, &[]).status, 200, "{path}");
     }
+    for (path, location) in
+        [("/team/leases/", "/team/leases"), ("/team/leases/?next=/ns/ci", "/team/leases?next=/ns/ci")]
+    {
+        let sent = get(server.address, path, &[]);
+        assert_eq!((sent.status, sent.header("location")), (308, Some(location)), "{path}");
+    }
+    assert_eq!(get(server.address, "/team/leases", &[]).status, 200);
     let wrong = home.done(&["serve", "--path-prefix", "team/"]).expect(64).stderr;
     assert!(wrong.contains("such as /leases"), "{wrong}");
 }
@@ -89,6 +96,18 @@ fn numbers_are_on_a_listener_of_their_own() {
     }
     assert!(page.contains("\nleasehold_http_waiters 0\n") && page.contains("\nleasehold_store_up 1\n"), "{page}");
     assert!(!page.contains(&first[13..]));
+}
+
+#[test]
+fn numbers_that_other_machines_can_read_are_warned_of() {
+    let home = Home::new(On::Sqlite);
+    let said = "needs no key and has no TLS";
+    for (address, is_warned) in [("127.0.0.1:0", false), ("0.0.0.0:0", true)] {
+        let server = serve(&home, &["--metrics", address]);
+        assert_eq!(home.read(&server.log).contains(said), is_warned, "{address}");
+        signal(server.running.pid(), "TERM");
+        server.running.end().expect(0);
+    }
 }
 
 #[test]
