@@ -26,8 +26,8 @@ use std::time::Duration;
 
 mod archive;
 
-pub use archive::subject as history_subject;
 pub(crate) use archive::{Archive, due, is_damage};
+pub use archive::{masked as masked_history, subject as history_subject};
 
 /// How much history is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

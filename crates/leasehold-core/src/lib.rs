@@ -51,6 +51,7 @@ mod holder;
 pub mod item;
 mod keeper;
 pub mod lease;
+mod masked;
 pub mod measured;
 mod memory;
 pub mod migration;
@@ -80,7 +81,7 @@ pub use distribution::Distribution;
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};
 pub use grant::{Anchor, Grant, Tenured};
-pub use history::{History, Retention, history_subject};
+pub use history::{History, Retention, history_subject, masked_history};
 pub use holder::HolderId;
 pub use keeper::{Keeper, KeeperState, Loss, ProgressGate, asked_to_finish};
 pub use lease::record::{

@@ -306,7 +306,7 @@ fn lines_take_any_input() {
 
 #[test]
 fn a_line_is_one_line() {
-    for bad in ["a\nb", "a\rb", "a\u{85}b", "a\u{2028}b", "a\u{2029}b"] {
+    for bad in ["a\nb", "a\rb", "a\u{85}b", "a\u{2028}b", "a\u{2029}b", "a\u{202e}b", "a\u{2066}b"] {
         assert_eq!(Line::<100>::new(bad).unwrap_err().kind(), Kind::Invalid, "{bad:?}");
         assert_eq!(Line::<100>::lossy(bad, "x").as_str(), "ab");
     }

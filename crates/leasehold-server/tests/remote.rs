@@ -12,10 +12,10 @@ use leasehold_conformance::{Bench, Effort, VERBS, exercise_each};
 use leasehold_core::guard::HighWater;
 use leasehold_core::item::protocol::Order as ItemOrder;
 use leasehold_core::lease::protocol::{AfterFailure, Order, SlotClaim};
-use leasehold_core::store::{Change, Range, Store, Verb};
+use leasehold_core::store::{Change, Range, Store, Verb, Versioned};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Operated, Outcome, Released, Right,
-    Shelf, Slot, Timestamp, Token, codec,
+    Acquired, Ask, Claim, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Nonce, Operated, Outcome,
+    Released, Right, Shelf, Slot, Timestamp, Token, codec,
 };
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
 use leasehold_server::serve::TlsFiles;
@@ -202,8 +202,131 @@ async fn who_may_only_look_is_never_shown_the_nonce_of_a_grant() {
         );
     }
     // What is shown can still be read as a record.
-    let seen = Coordinator::new(looker).inspect(&lease).await.unwrap();
+    let seen = Coordinator::new(looker.clone()).inspect(&lease).await.unwrap();
     assert_eq!(seen.record.epoch, grant.token().epoch);
+
+    // Nor that of one that is over, which a guard that has not seen a newer one still takes for the holder's.
+    let queue = Queue::new(holder.store().clone(), "mail".parse().unwrap());
+    queue.complete(&item, None, Vec::new()).await.unwrap();
+    holder.release(&grant, Outcome::Succeeded).await.unwrap();
+    let tells = |record: Versioned, nonce: Nonce| String::from_utf8(record.bytes).unwrap().contains(&nonce.to_string());
+    for (nonce, key) in
+        [(grant.token().nonce, Key::new(Shelf::Lease, &lease)), (item.token().nonce, item.name().key().unwrap())]
+    {
+        assert!(tells(site.behind.read(&key).await.unwrap().value.unwrap(), nonce), "the record has it");
+        assert!(!tells(looker.read(&key).await.unwrap().value.unwrap(), nonce), "{key} is read with it");
+    }
+    lived(&holder, &lease).await;
+    let archived = site.behind.list(Shelf::History, Range::new(None, 1)).await.unwrap().entries.remove(0);
+    assert!(tells(archived.1, grant.token().nonce), "a part of the history is archived");
+    let shown = looker.read(&Key::new(Shelf::History, &archived.0)).await.unwrap().value.unwrap();
+    assert!(!tells(shown, grant.token().nonce));
+    let all = Coordinator::new(site.behind.clone());
+    let whole = all.history(&lease, &all.inspect(&lease).await.unwrap().record).await.unwrap();
+    let looks = Coordinator::new(looker);
+    let seen = looks.history(&lease, &looks.inspect(&lease).await.unwrap().record).await.unwrap();
+    assert_eq!((seen.transfers.len(), seen.damaged.len()), (whole.transfers.len(), 0), "it fits together all the same");
+}
+
+/// What a page says is the same as if there were nothing that the key may not see, wherever it is said to begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_hidden_name_can_be_found_by_where_a_listing_begins_or_how_far_it_skips() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let all = Coordinator::new(site.behind.clone());
+    let hidden = (0..600).map(|number| format!("secret/{number:03}"));
+    for name in
+        ["aaa/first", "mine/one", "mine/two", "secret/job-7x", "zzz/last"].map(str::to_owned).into_iter().chain(hidden)
+    {
+        let lease: LeaseName = name.parse().unwrap();
+        let Acquired::Granted(_) = all.acquire(&lease, &ask()).await.unwrap() else { panic!("{name} is free") };
+    }
+    let begins =
+        ["", "a", "aaa/first", "mine/one", "mine/owl", "mine/two", "secret/j", "secret/job-7w", "secret/job-7x"];
+    for names in ["mine/*", "*/one,*/two", "mine/one,mine/two"] {
+        let key = site.key(names, "read").await;
+        for (after, skip, limit) in begins
+            .iter()
+            .chain(&["secret/k", "zzz/last"])
+            .flat_map(|after| [(0, 1), (0, 2), (1, 1), (2, 1), (3, 9)].map(|(skip, limit)| (*after, skip, limit)))
+        {
+            let start = if after.is_empty() { "null".to_owned() } else { format!("\"{after}\"") };
+            let body = format!(r#"{{"shelf":"lease","after":{start},"skip":{skip},"limit":{limit}}}"#);
+            let (status, told) = site.answer(&key, "records/list", &body).await;
+            assert_eq!(status, 200, "{told}");
+            let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+            let entries: Vec<&str> =
+                told["entries"].as_array().unwrap().iter().map(|it| it[0].as_str().unwrap()).collect();
+            let visible: Vec<&str> =
+                ["mine/one", "mine/two"].into_iter().filter(|name| *name > after).skip(skip).collect();
+            let expected: Vec<&str> = visible.iter().take(limit).copied().collect();
+            assert_eq!(entries, expected, "{names} {body}");
+            assert_eq!(told["more"], visible.len() > limit, "{names} {body}");
+            assert!(told.get("continued_from").is_none(), "{names} {body}");
+        }
+    }
+    let key = site.key("mine/*", "read").await;
+    assert_eq!(site.post(&key, "records/list", r#"{"shelf":"lease","after":null,"skip":0,"limit":0}"#).await, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_a_key_is_for_tells_no_name_that_it_is_not_for() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let (all, mine) = (site.key("*", "read,hold,work,operate").await, site.key("mine/*", "read,hold").await);
+    let (secret, own): (LeaseName, LeaseName) = ("secret/job-7x".parse().unwrap(), "mine/one".parse().unwrap());
+    let theirs = Coordinator::new(site.store(&all).await);
+    let Acquired::Granted(grant) = theirs.acquire(&secret, &ask()).await.unwrap() else { panic!("it is free") };
+    let sealed = site.post(&all, "fences/mine~res/seal", &format!(r#"{{"token":"{}"}}"#, grant.token().wire())).await;
+    assert_eq!(sealed, 200);
+    let ours = Coordinator::new(site.store(&mine).await);
+    let Acquired::Granted(held) = ours.acquire(&own, &ask()).await.unwrap() else { panic!("it is free") };
+    let admit = format!(r#"{{"token":"{}"}}"#, held.token().wire());
+    let lineage = grant.token().lineage.to_string();
+    for (what, (status, told), expected) in [
+        ("view", site.get(&mine, "fences/mine~res").await, 200),
+        ("admit", site.answer(&mine, "fences/mine~res/admit", &admit).await, 400),
+        ("seal", site.answer(&mine, "fences/mine~res/seal", &admit).await, 400),
+        ("read", site.answer(&mine, "records/read", r#"{"shelf":"fence","name":"api/mine/res"}"#).await, 200),
+    ] {
+        assert_eq!(status, expected, "{what}: {told}");
+        assert!(!told.contains("secret") && !told.contains(&lineage), "{what}: {told}");
+    }
+    assert!(site.get(&all, "fences/mine~res").await.1.contains("secret/job-7x"));
+    // What is hidden of a fence is still a fence: the client refuses as the server does.
+    let fence = FenceDocument::new(&ours, &"api/mine/res".parse().unwrap()).look().await.unwrap().record.high.unwrap();
+    assert_eq!((fence.epoch, fence.lease == secret), (grant.token().epoch, false));
+
+    let queue = Queue::new(theirs.store().clone(), "mail".parse().unwrap());
+    queue.add(NewItem { key: Some("order-9".parse().unwrap()), ..NewItem::default() }).await.unwrap();
+    let grant = Claimer::new(queue.clone(), None, "90s".parse().unwrap()).unwrap().next().await.unwrap();
+    let follow_up = FollowUp {
+        name: leasehold_work::queue::ItemName { queue: "audit".parse().unwrap(), id: "k.entry".parse().unwrap() },
+        priority: Default::default(),
+        delay_ms: 0,
+        attempts: Default::default(),
+        payload: Payload::new("x").unwrap(),
+    };
+    queue.complete(&grant, None, vec![follow_up]).await.unwrap();
+    let (audits, mails) = (site.key("audit", "read,work").await, site.key("mail", "read").await);
+    let list = |shelf: &str| format!(r#"{{"shelf":"{shelf}","after":"audit/-","skip":0,"limit":9}}"#);
+    for (key, path, body) in [
+        (&audits, "queues/audit/items", None),
+        (&audits, "queues/audit/items/k.entry", None),
+        (&audits, "records/read", Some(r#"{"shelf":"item","name":"audit/k.entry"}"#.to_owned())),
+        (&audits, "records/list", Some(list("item"))),
+        (&audits, "records/list", Some(list("line"))),
+        (&mails, "queues/mail/items/k.order-9", None),
+        (&mails, "records/read", Some(r#"{"shelf":"item","name":"mail/k.order-9"}"#.to_owned())),
+    ] {
+        let told = async |key: &str| match &body {
+            Some(body) => site.answer(key, path, body).await,
+            None => site.get(key, path).await,
+        };
+        let (own, other) = if key == &audits { ("k.entry", "order-9") } else { ("order-9", "k.entry") };
+        let (status, shown) = told(key).await;
+        assert!(status == 200 && (path == "records/read" || shown.contains(own)), "{path}: {shown}");
+        assert!(!shown.contains(other), "{path}: {shown}");
+        assert!(told(&all).await.1.contains(other), "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -459,14 +582,32 @@ async fn a_key_for_some_names_learns_and_changes_nothing_of_others() {
     let (status, told) = site.answer(&holds, "fences/zz1/seal", &format!(r#"{{"token":"{token}"}}"#)).await;
     assert_eq!(status, 403, "{told}");
 
-    // A lease of its own under that lineage does not reach the other's history.
-    let theirs = Coordinator::new(site.store(&holds).await);
+    // No lease of its own is under that lineage: the server draws one, and an operator who gives one has a key for all names.
     let body = format!(
         r#"{{"record":{{"shelf":"lease","name":"{own}"}},"expected":null,"verb":{{"lease":{{"acquire":{{"lineage":"{lineage}","holder":"{lineage}:1:h:evil","ttl":1000,"slot":null}}}}}}}}"#
     );
     assert_eq!(site.post(&holds, "records/change", &body).await, 200);
-    assert_eq!(theirs.inspect(&own).await.unwrap().record.lineage, Some(lineage));
-    let why = || ("eve".parse().unwrap(), "x".parse().unwrap());
+    let born = all.inspect(&own).await.unwrap().record;
+    assert!(born.is_held_by(Claim { epoch: born.epoch, nonce: lineage.to_string().parse().unwrap() }));
+    assert_ne!(born.lineage, Some(lineage));
+    let (paused, why) = ("zz-paused".parse().unwrap(), || ("eve".parse().unwrap(), "x".parse().unwrap()));
+    let body = format!(
+        r#"{{"record":{{"shelf":"lease","name":"{paused}"}},"expected":null,"verb":{{"lease":{{"operate":{{"nonce":"{lineage}","lineage":"{lineage}","by":"x","why":"y","expected":null,"order":"pause"}}}}}}}}"#
+    );
+    assert_eq!(site.post(&holds, "records/change", &body).await, 200);
+    assert_ne!(all.inspect(&paused).await.unwrap().record.lineage, Some(lineage));
+    let theirs = Coordinator::new(site.store(&holds).await);
+    let heal = Order::Advance { past: Epoch::new(9).unwrap(), lineage: Some(lineage) };
+    let error = theirs.operate(&own, why().0, why().1, heal.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("is not for all names"), "{error}");
+    let advance = format!(r#"{{"why":"x","epoch":1,"past":9,"lineage":"{lineage}"}}"#);
+    assert_eq!(site.post(&holds, &format!("leases/{own}/advance"), &advance).await, 403);
+
+    // One that has it all the same, by such a key's doing, does not reach the other's history.
+    let operator = Coordinator::new(site.store(&site.key("*", "hold,operate").await).await);
+    let (by, because) = why();
+    assert!(matches!(operator.operate(&own, by, because, heal).await.unwrap(), Operated::Done(_)));
+    assert_eq!(all.inspect(&own).await.unwrap().record.lineage, Some(lineage));
     for _ in 0..40 {
         theirs.operate(&own, why().0, why().1, Order::Revoke).await.unwrap();
     }
@@ -494,4 +635,33 @@ async fn a_key_for_some_names_learns_and_changes_nothing_of_others() {
         assert!(matches!(error.kind(), Kind::Unsupported | Kind::Invalid), "{error:?}");
     }
     assert!(site.behind.read(&ring).await.unwrap().value.is_none());
+    // What is kept of the other's runs is neither shown nor replaced, although the place has this lease's lineage too.
+    site.behind.document(&ring, None, &output("b-secret")).await.unwrap();
+    let revision = site.behind.read(&ring).await.unwrap().value.unwrap().revision;
+    let forged = output("zz-own");
+    let change = Change { verb: Verb::Document, ..Change::put(&ring, Some(&revision), &forged) };
+    assert_eq!(site.store(&holds).await.write(&change).await.unwrap_err().kind(), Kind::Invalid);
+    let (status, told) = site.get(&reads, "jobs/zz-own/logs").await;
+    assert!(status == 200 && !told.contains("FORGED"), "{told}");
+}
+
+/// What a client is granted of a name that nobody ever held has the lineage that the server drew, and guards go by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_the_lineage_that_the_server_drew() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let leases = Coordinator::new(site.store(&site.key("*", "read,hold,operate").await).await);
+    let lease: LeaseName = "x".parse().unwrap();
+    let Acquired::Granted(mut grant) = leases.acquire(&lease, &ask()).await.unwrap() else { panic!("it is free") };
+    let stored = Coordinator::new(site.behind.clone()).inspect(&lease).await.unwrap().record;
+    assert_eq!(Some(grant.token().lineage), stored.lineage);
+    assert!(stored.is_held_by(grant.token().claim()));
+    leases.renew(&mut grant, None).await.unwrap();
+    let (key, seal) = (site.key("*", "hold").await, format!(r#"{{"token":"{}"}}"#, grant.token().wire()));
+    assert_eq!(site.post(&key, "fences/out/seal", &seal).await, 200);
+    let (paused, by, why) = ("y".parse().unwrap(), "ada".parse().unwrap(), "not yet".parse().unwrap());
+    let Operated::Done(done) = leases.operate(&paused, by, why, Order::Pause).await.unwrap() else {
+        panic!("it can be")
+    };
+    let stored = Coordinator::new(site.behind.clone()).inspect(&paused).await.unwrap().record;
+    assert_eq!((done.record.lineage, stored.paused.is_some()), (stored.lineage, true));
 }

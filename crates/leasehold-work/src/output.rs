@@ -74,21 +74,34 @@ pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
 }
 
 /// The places in which the output of one lease's, or one queue's, runs is stored.
+///
+/// A lineage is no proof of whose a record is: whoever has seen it can have a lease of that lineage. So a ring knows its lease, and
+/// what is stored in its places for another is not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
     folder: String,
+    /// Whose runs it is for; none of a queue, whose folder says it.
+    lease: Option<LeaseName>,
     places: u64,
 }
 
 impl Ring {
     /// The ring of a lease with this lineage.
-    pub fn of_lease(lineage: Lineage, places: u64) -> Self {
-        Ring { folder: lineage.to_string(), places: places.max(1) }
+    pub fn of_lease(lease: &LeaseName, lineage: Lineage, places: u64) -> Self {
+        Ring { folder: lineage.to_string(), lease: Some(lease.clone()), places: places.max(1) }
     }
 
     /// The ring of a queue.
     pub fn of_queue(queue: &QueueName, places: u64) -> Self {
-        Ring { folder: format!("{}/{queue}", LeaseName::ITEMS), places: places.max(1) }
+        Ring { folder: format!("{}/{queue}", LeaseName::ITEMS), lease: None, places: places.max(1) }
+    }
+
+    /// Whether the output of this lease or item is stored here.
+    fn is_for(&self, lease: &LeaseName) -> bool {
+        match &self.lease {
+            Some(own) => own == lease,
+            None => lease.as_str().strip_prefix(&self.folder).is_some_and(|item| item.starts_with('/')),
+        }
     }
 
     /// The place for the run of this token. All runs of one item share a place.
@@ -120,7 +133,7 @@ pub async fn at(coordinator: &Coordinator, name: &LeaseName) -> Result<Option<Ru
     Ok(document(coordinator, name).look(coordinator.clock().now()).await?.record.0)
 }
 
-/// The stored outputs of a lease or a queue, oldest first. Records that cannot be read are left out.
+/// The stored outputs of a lease or a queue, oldest first. Records that cannot be read, or are another lease's, are left out.
 pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutput>> {
     let below = format!("{}/", ring.folder);
     // Just before the first place: other names may come between the folder's and its contents.
@@ -134,7 +147,8 @@ pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutpu
                 found.sort_by_key(|output: &RunOutput| (output.at, output.epoch));
                 return Ok(found);
             }
-            found.extend(codec::decode::<Place>(KIND, &value.bytes, name.as_str()).ok().and_then(|place| place.0));
+            let kept = codec::decode::<Place>(KIND, &value.bytes, name.as_str()).ok().and_then(|place| place.0);
+            found.extend(kept.filter(|kept| ring.is_for(&kept.lease)));
             after = name;
         }
         if is_last {

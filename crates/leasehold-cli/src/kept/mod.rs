@@ -171,7 +171,7 @@ impl Keep {
 /// Where the ends of the runs of this token's lease or queue are; none for a spool, which has no store.
 pub fn ring(token: &Token, runs: u64) -> Option<Ring> {
     match Right::of(&token.lease) {
-        Right::Lease => Some(Ring::of_lease(token.lineage, runs)),
+        Right::Lease => Some(Ring::of_lease(&token.lease, token.lineage, runs)),
         Right::Item => {
             let queue: QueueName = token.lease.as_str().split('/').nth(1)?.parse().ok()?;
             Some(Ring::of_queue(&queue, runs))

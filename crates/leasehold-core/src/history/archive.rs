@@ -13,6 +13,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::lease::record::Ownership;
 use crate::lease::transfer::Transfer;
+use crate::masked::{Mask, transfer};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Lineage;
 use crate::store::{Change, Range, Revision, Store};
@@ -58,6 +59,13 @@ impl Segment {
         merge(&mut segment.transfers, more);
         segment
     }
+}
+
+/// A segment as it is shown to those who may only look; see [`crate::masked`].
+pub fn masked(bytes: &[u8], place: &str, mask: Mask) -> Result<Vec<u8>> {
+    let mut segment: Segment = codec::decode(KIND, bytes, place)?;
+    segment.transfers = segment.transfers.iter().map(|it| Arc::new(transfer(it, mask))).collect();
+    codec::encode(KIND, &segment)
 }
 
 /// Adds the transfers that are missing. The same epoch under another nonce is another transfer.

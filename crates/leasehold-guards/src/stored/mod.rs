@@ -195,6 +195,11 @@ impl FenceRecord {
         codec::decode(KIND, bytes, &key.to_string())
     }
 
+    /// Its bytes.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        codec::encode(KIND, self)
+    }
+
     /// Whether this may follow by way of a token that is not older, with or without a write. What an operator gave away stays.
     pub fn may_become(&self, next: &FenceRecord) -> bool {
         let is_forward = match (&self.high, &next.high) {

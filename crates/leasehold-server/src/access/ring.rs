@@ -10,7 +10,7 @@ use super::record::KeyRecord;
 use super::secret::{KeyId, Secret};
 use leasehold_core::clock::Moment;
 use leasehold_core::hints::Hints;
-use leasehold_core::{Anchor, Error, Result};
+use leasehold_core::{Anchor, Error, Result, Timestamp};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,8 @@ const STRANGERS: usize = 8;
 const TURN: Duration = Duration::from_secs(5);
 /// How long after the keys were listed for those who wait for a turn they are listed again, at the earliest.
 const LISTING_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an answer of the store about its time is counted on from.
+const TIME_COUNTS: Duration = Duration::from_secs(60);
 /// How long after a use is recorded the next one is, at the earliest.
 const USE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -71,6 +73,8 @@ struct Shared {
     crowded: Notify,
     /// Counts the listings of keys that followed.
     listings: watch::Sender<u64>,
+    /// The store's time when it was last asked for.
+    time: Mutex<Option<Anchor>>,
 }
 
 #[derive(Debug, Default)]
@@ -134,12 +138,26 @@ impl KeyRing {
             strangers: Semaphore::new(STRANGERS),
             crowded: Notify::new(),
             listings: watch::Sender::new(0),
+            time: Mutex::default(),
         }))
     }
 
     /// The records themselves.
     pub fn keys(&self) -> &Keys {
         &self.0.keys
+    }
+
+    /// The time of the keys' store, by which all servers judge alike. It is asked for once in a while, and counted on from there.
+    pub async fn now(&self) -> Result<Timestamp> {
+        let keys = &self.0.keys;
+        let known = *self.0.time.lock().unwrap_or_else(PoisonError::into_inner);
+        let moment = keys.clock().now();
+        if let Some(anchor) = known.filter(|anchor| moment.saturating_since(anchor.asked) < TIME_COUNTS) {
+            return Ok(anchor.at_latest(moment, keys.grain()));
+        }
+        let anchor = Anchor { asked: moment, now: keys.now().await? };
+        *self.0.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(anchor);
+        Ok(anchor.now)
     }
 
     /// Whoever bears this key. `text` is what follows `Bearer`, or a sign-in form's field; none if there is none.

@@ -116,19 +116,20 @@ impl Seal {
         LeaseName::new(String::from_utf8(self.opened(CURSOR, cursor)?).ok()?).ok()
     }
 
-    /// The cookie for a key.
-    pub fn close(&self, key: &str, now_ms: u64) -> Result<String> {
-        self.sealed(PURPOSE, [&now_ms.to_be_bytes(), key.as_bytes()].concat())
+    /// The cookie for a key. `now` is the time of the keys' store, here and in [`Self::open`]: servers' own clocks differ.
+    pub fn close(&self, key: &str, now: Timestamp) -> Result<String> {
+        self.sealed(PURPOSE, [&now.as_millis().to_be_bytes(), key.as_bytes()].concat())
     }
 
     /// The key in a cookie, unless it is too old or was not made here.
-    pub fn open(&self, cookie: &str, now_ms: u64) -> Option<String> {
+    pub fn open(&self, cookie: &str, now: Timestamp) -> Option<String> {
         let opened = self.opened(PURPOSE, cookie)?;
         let (when, key) = opened.split_at_checked(WHEN)?;
         let made = u64::from_be_bytes(when.try_into().ok()?);
         let lasts = u64::try_from(LASTS.as_millis()).unwrap_or(u64::MAX);
-        // A little before it was made is another server's clock.
-        let is_current = now_ms < made.saturating_add(lasts) && made < now_ms.saturating_add(lasts);
+        let now = now.as_millis();
+        // A little before it was made is what another server has counted on from the store's time.
+        let is_current = now < made.saturating_add(lasts) && made < now.saturating_add(lasts);
         is_current.then(|| String::from_utf8(key.to_vec()).ok()).flatten()
     }
 
@@ -160,16 +161,16 @@ fn random() -> [u8; SECRET] {
 mod tests {
     use super::*;
 
-    const NOW: u64 = 1_700_000_000_000;
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
     #[test]
     fn a_session_opens_with_its_own_seal_until_it_ends() {
         let seal = Seal::of(&random()).unwrap();
         let cookie = seal.close("lh_r_abc", NOW).unwrap();
         assert!(!cookie.contains("lh_r"));
-        assert_eq!(seal.open(&cookie, NOW + 1).as_deref(), Some("lh_r_abc"));
-        let end = NOW + u64::try_from(LASTS.as_millis()).unwrap();
-        assert!(seal.open(&cookie, end - 1).is_some());
+        assert_eq!(seal.open(&cookie, NOW.plus(Duration::from_millis(1))).as_deref(), Some("lh_r_abc"));
+        let end = NOW.plus(LASTS);
+        assert!(seal.open(&cookie, Timestamp::from_millis(end.as_millis() - 1)).is_some());
         assert_eq!(seal.open(&cookie, end), None);
         assert_eq!(Seal::of(&random()).unwrap().open(&cookie, NOW), None);
         assert_ne!(seal.close("lh_r_abc", NOW).unwrap(), cookie);

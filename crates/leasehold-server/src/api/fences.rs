@@ -35,7 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
 pub struct FenceView {
     /// The resource.
     resource: String,
-    /// The lease that fences it; none if nobody was there yet.
+    /// The lease that fences it; none if nobody was there yet, or if the key is not for that lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
     /// The line of epochs that the number belongs to.
@@ -50,11 +50,12 @@ pub struct FenceView {
 }
 
 impl FenceView {
-    fn new(name: &LeaseName, high: Option<&HighWater>, now: Time) -> Self {
+    fn new(asked: &Asked, name: &LeaseName, high: Option<&HighWater>, now: Time) -> Self {
+        let known = high.filter(|high| knows(asked, &high.lease));
         FenceView {
             resource: name.to_string(),
-            lease: high.map(|high| high.lease.to_string()),
-            lineage: high.map(|high| high.lineage.to_string()),
+            lease: known.map(|high| high.lease.to_string()),
+            lineage: known.map(|high| high.lineage.to_string()),
             epoch: high.map_or(0, |high| high.epoch.get()),
             seq: high.map_or(0, |high| high.seq),
             now,
@@ -68,7 +69,7 @@ impl FenceView {
 pub async fn high_water(asked: Asked) -> Result<Json<FenceView>, Problem> {
     let name = asked.name(Verb::Read)?;
     let seen = FenceDocument::new(&asked.coordinator().await?, &named(FOLDER, &name)?).look().await?;
-    Ok(Json(FenceView::new(&name, seen.record.high.as_ref(), seen.anchor.now.into())))
+    Ok(Json(FenceView::new(&asked, &name, seen.record.high.as_ref(), seen.anchor.now.into())))
 }
 
 /// A token that a resource is to be sealed with.
@@ -135,9 +136,27 @@ pub async fn admit(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem
     raise(&asked, &name, &token, |high, token| guard::admit(high, token, policy)).await
 }
 
+fn knows(asked: &Asked, lease: &LeaseName) -> bool {
+    crate::remote::may_know(&asked.caller, &asked.namespace, lease)
+}
+
+/// A refusal without the name of a lease that the caller may not know of.
+fn refused(asked: &Asked, refusal: Rejection, resource: &str) -> Error {
+    match refusal {
+        Rejection::Foreign { held, seen } if !knows(asked, &seen) => {
+            let message = format!(
+                "token of another lease refused: resource=`{resource}` is fenced by a lease outside this key's scope, the token is \
+                 of `{held}`; whoever has a key for that lease may give the resource to `{held}`"
+            );
+            Error::new(Kind::Invalid, message)
+        }
+        other => other.into_error(resource),
+    }
+}
+
 /// Refuses a token of a lease that the caller may not know of: what becomes of it tells about that lease.
 fn may_know(asked: &Asked, token: &Token) -> Result<(), Problem> {
-    if crate::remote::may_know(&asked.caller, &asked.namespace, &token.lease) {
+    if knows(asked, &token.lease) {
         return Ok(());
     }
     Ok(asked.caller.may(Verb::Hold, &asked.namespace, Some(&crate::remote::name_of(&token.lease)))?)
@@ -158,13 +177,13 @@ async fn raise(
     let document = FenceDocument::new(&asked.coordinator().await?, &named(FOLDER, name)?);
     for _ in 0..ATTEMPTS {
         let seen = document.look().await?;
-        let high = judge(seen.record.high.as_ref(), token).map_err(|refusal| refusal.into_error(&resource))?;
+        let high = judge(seen.record.high.as_ref(), token).map_err(|refusal| refused(asked, refusal, &resource))?;
         if seen.record.high.as_ref() == Some(&high) {
-            return Ok(Json(FenceView::new(name, Some(&high), seen.anchor.now.into())));
+            return Ok(Json(FenceView::new(asked, name, Some(&high), seen.anchor.now.into())));
         }
         let next = FenceRecord { high: Some(high.clone()), ..seen.record.clone() };
         if let Some(written) = document.put(&seen, next).await? {
-            return Ok(Json(FenceView::new(name, Some(&high), written.anchor.now.into())));
+            return Ok(Json(FenceView::new(asked, name, Some(&high), written.anchor.now.into())));
         }
     }
     let message = format!("resource=`{resource}` is written by too many others at the same time; try again");

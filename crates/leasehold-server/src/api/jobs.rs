@@ -349,7 +349,7 @@ pub async fn logs(asked: Asked, Params(which): Params<Which>) -> Result<Json<Log
     let Some(lineage) = coordinator.inspect(&name).await?.record.lineage else {
         return Ok(Json(Logs { logs: Vec::new() }));
     };
-    let kept = output::list(&coordinator, &Ring::of_lease(lineage, 1)).await?;
+    let kept = output::list(&coordinator, &Ring::of_lease(&name, lineage, 1)).await?;
     let is_wanted = |output: &&RunOutput| output.bytes > 0 && epoch.is_none_or(|epoch| output.epoch == epoch);
     let logs = kept.iter().rev().filter(is_wanted).take(most).map(LogView::from).collect();
     Ok(Json(Logs { logs }))

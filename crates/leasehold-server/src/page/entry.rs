@@ -44,7 +44,7 @@ pub async fn home(
     let base = prefix(Some(&original), &inner);
     let seal = site.seal().await?;
     let session = cookie(&headers, SESSION).unwrap_or_default();
-    let key = seal.open(session, leasehold_system::clock::wall_ms());
+    let key = if session.is_empty() { None } else { seal.open(session, site.keys().now().await?) };
     let refused = match key {
         None => None,
         Some(key) => match site.keys().caller(Some(&key)).await {
@@ -131,7 +131,7 @@ pub async fn sign_in(
         Err(Refused::Denied(denied)) => return Ok(frame::send(StatusCode::UNAUTHORIZED, &page(denied.to_string()))),
         Err(refused) => return Err(refused.into()),
     }
-    let session = seal.close(key.unwrap_or_default(), leasehold_system::clock::wall_ms())?;
+    let session = seal.close(key.unwrap_or_default(), site.keys().now().await?)?;
     let next = format!("{base}{}", next(&fields));
     // The front page below a prefix has no slash at its end.
     let next = if base.is_empty() { next.as_str() } else { next.trim_end_matches('/') };

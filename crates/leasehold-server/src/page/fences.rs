@@ -9,6 +9,7 @@
 use super::budget::FENCES;
 use super::times::thousands;
 use super::visit::Visit;
+use crate::remote::may_know;
 use leasehold_core::store::{Range, Versioned};
 use leasehold_core::{Key, LeaseName, Ownership, Shelf};
 use leasehold_guards::stored::{FenceRecord, behind};
@@ -58,13 +59,21 @@ impl Fences {
             let (scheme, resource) = name.as_str().split_once('/').unwrap_or(("", name.as_str()));
             // A key is for resources by their names, as it is for leases.
             if visit.sees(resource) {
-                fences.see(name, format!("{scheme}:{resource}"), value, lease, record);
+                fences.see(visit, name, format!("{scheme}:{resource}"), value, lease, record);
             }
         }
         Ok(fences)
     }
 
-    fn see(&mut self, name: &LeaseName, resource: String, value: &Versioned, lease: &LeaseName, record: &Ownership) {
+    fn see(
+        &mut self,
+        visit: &Visit,
+        name: &LeaseName,
+        resource: String,
+        value: &Versioned,
+        lease: &LeaseName,
+        record: &Ownership,
+    ) {
         let fence = match FenceRecord::decode(&value.bytes, &Key::new(Shelf::Fence, name)) {
             Ok(fence) => fence,
             Err(error) => return self.damaged.push(error.to_string()),
@@ -85,7 +94,11 @@ impl Fences {
                 let former =
                     fence.adopted.iter().filter(|former| former.lease() == lease).max_by_key(|former| former.epoch());
                 let Some(former) = former else { return };
-                let to = now.as_ref().map(|now| format!(" to lease `{}`", now.lease)).unwrap_or_default();
+                let to = now
+                    .as_ref()
+                    .filter(|now| may_know(&visit.caller, &visit.namespace, &now.lease))
+                    .map(|now| format!(" to lease `{}`", now.lease))
+                    .unwrap_or_default();
                 let note = format!("given{to} by an operator; it takes nothing of this lease any more");
                 self.found.push(Fence { resource, epoch: former.epoch().get(), note, is_above: false });
             }

@@ -6,6 +6,7 @@ use super::frame::{self, Frame};
 use super::lease::Notice;
 use super::times::When;
 use super::visit::Visit;
+use crate::remote::{knows_origin, knows_queue};
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::{Path, RawQuery};
@@ -122,7 +123,7 @@ pub async fn show(
         checkpoint: progress.and_then(|p| p.checkpoint.as_ref()).map(|c| c.as_str().to_owned()),
         progress_at: progress.map(|progress| When::new(progress.at, now)),
         drain: item.live_drain(now).map(ToString::to_string),
-        origin: item.origin.clone(),
+        origin: item.origin.clone().filter(|origin| knows_origin(&visit.caller, &visit.namespace, origin)),
         follow_ups: follow_ups(visit, &item),
         payload: Content::of(&item.payload, is_shown),
         result: item.result.as_ref().map(|result| Content::of(result, is_shown)),
@@ -141,7 +142,8 @@ fn why(item: &Item) -> Option<String> {
 /// What its completion added, and is still to add.
 fn follow_ups(visit: &Visit, item: &Item) -> Vec<(String, String)> {
     let names = item.follow_ups.iter().chain(item.outbox.iter().map(|follow_up| &follow_up.name));
-    names.map(|n| (n.to_string(), visit.frame.to(format!("item/{}/{}", n.queue, n.id)))).collect()
+    let known = names.filter(|n| knows_queue(&visit.caller, &visit.namespace, n.queue.as_str()));
+    known.map(|n| (n.to_string(), visit.frame.to(format!("item/{}/{}", n.queue, n.id)))).collect()
 }
 
 fn happened(item: &Item, now: leasehold_core::Timestamp) -> Vec<Happened> {

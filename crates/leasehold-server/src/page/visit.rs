@@ -33,8 +33,13 @@ pub async fn by_cookie(State(site): State<Site>, mut request: Request, next: Nex
         Ok(seal) => seal,
         Err(error) => return Problem::from(error).into_response(),
     };
-    let now = leasehold_system::clock::wall_ms();
-    let key = cookie(request.headers(), SESSION).and_then(|cookie| seal.open(cookie, now));
+    let key = match cookie(request.headers(), SESSION) {
+        None => None,
+        Some(cookie) => match site.keys().now().await {
+            Ok(now) => seal.open(cookie, now),
+            Err(error) => return Problem::from(error).into_response(),
+        },
+    };
     let header = key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok());
     let Some(mut header) = header else {
         return if request.method() == Method::GET {

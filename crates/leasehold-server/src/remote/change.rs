@@ -11,9 +11,10 @@ use leasehold_core::item::protocol::Request as ItemRequest;
 use leasehold_core::lease::protocol::{Order, Request as LeaseRequest, RunRequest};
 use leasehold_core::store::Swap;
 use leasehold_core::wire::{self, Changed};
-use leasehold_core::{Coordinator, Error, Key, Kind, LeaseName, Revision, Shelf, Who};
+use leasehold_core::{Coordinator, Error, Key, Kind, LeaseName, Lineage, Revision, Shelf, Who};
 use leasehold_stores::Namespace;
 use leasehold_work::documents;
+use leasehold_work::output;
 use leasehold_work::queue::{ItemName, Queue};
 use leasehold_work::schedule::requests::RunRequests;
 use std::time::Duration;
@@ -44,6 +45,9 @@ pub(super) async fn change(
     let key = asked.record.key();
     let needs = Needs::of(&key, &asked.verb).ok_or_else(|| wire::direct(&key))?;
     needs.check(&caller, &namespace)?;
+    if let wire::Verb::Lease(LeaseRequest::Operate { order, .. }) = &asked.verb {
+        super::may_order(&caller, &namespace, order)?;
+    }
     let coordinator = match asked.verb.needs_a_claim() {
         true => site.coordinator_of_holder(&namespace).await?,
         false => site.coordinator(&namespace).await?,
@@ -85,7 +89,7 @@ impl Carrier<'_> {
         verb: wire::Verb,
     ) -> Result<Option<Swap>, Problem> {
         Ok(match verb {
-            wire::Verb::Lease(request) => self.lease(&key.name, &self.signed(request), expected.as_ref()).await?,
+            wire::Verb::Lease(request) => self.lease(&key.name, self.signed(request), expected.as_ref()).await?,
             wire::Verb::Confirm if key.shelf == Shelf::Lease => {
                 let written = self.coordinator.confirm(&key.name, &known(expected)?).await?;
                 written.and_then(|seen| Some(Swap::Done { revision: seen.revision?, now: seen.anchor.now }))
@@ -101,9 +105,15 @@ impl Carrier<'_> {
     async fn lease(
         &self,
         lease: &LeaseName,
-        request: &LeaseRequest,
+        mut request: LeaseRequest,
         expected: Option<&Revision>,
     ) -> leasehold_core::Result<Option<Swap>> {
+        // Output and history are stored by lineage, so a client that chose one could choose that of a lease that it may not see.
+        let drawn = Lineage::random();
+        if let LeaseRequest::Acquire { lineage, .. } | LeaseRequest::Operate { lineage, .. } = &mut request {
+            *lineage = drawn;
+        }
+        let request = &request;
         if let LeaseRequest::Operate { order: Order::Forget { idle }, .. } = request
             && *idle < FORGOTTEN_AFTER
         {
@@ -125,8 +135,15 @@ impl Carrier<'_> {
                 Error::new(Kind::Indeterminate, message).with_source(e)
             })?;
         }
+        // Its client has built the first version under a lineage of its own. So it is sent to the record, where it finds its request
+        // by the nonce, as after a lost answer, and learns the lineage.
+        let is_first = written.as_ref().is_some_and(|seen| seen.record.lineage == Some(drawn));
+        if is_first {
+            self.site.tended().changed(self.namespace, &Key::new(Shelf::Lease, lease));
+        }
         let swap = written
             .as_ref()
+            .filter(|_| !is_first)
             .and_then(|seen| Some(Swap::Done { revision: seen.revision.clone()?, now: seen.anchor.now }));
         self.site.tended().remember(self.namespace, lease, written);
         Ok(swap)
@@ -189,6 +206,7 @@ impl Carrier<'_> {
             let lease = about.ok_or_else(|| Problem::invalid("a record of output says whose it is"))?;
             self.takes_part(&lease)?;
             self.has_place(key, &lease).await?;
+            self.replaces_its_own(key, &lease).await?;
         }
         Ok(Some(self.coordinator.store().document(key, expected, text.as_bytes()).await?))
     }
@@ -214,6 +232,17 @@ impl Carrier<'_> {
             Subject::Anybody | Subject::Nobody => false,
         };
         if is_own { Ok(()) } else { Err(Problem::invalid(format!("`{key}` is no place for the output of `{lease}`"))) }
+    }
+
+    /// Refuses to replace what is kept of another lease's runs, or of another queue's: a lineage alone says not whose they are.
+    async fn replaces_its_own(&self, key: &Key, lease: &LeaseName) -> Result<(), Problem> {
+        let Some(found) = self.coordinator.store().read(key).await?.value else { return Ok(()) };
+        // What cannot be read is nobody's, and makes room.
+        let kept = output::subject(&found.bytes, key.name.as_str()).ok().flatten();
+        if kept.is_none_or(|kept| name_of(&kept) == name_of(lease) && kept.folder() == lease.folder()) {
+            return Ok(());
+        }
+        Err(Problem::invalid(format!("`{key}` has output of another lease; nothing was written")))
     }
 }
 

@@ -4,6 +4,7 @@
 //! (`mcp/NAME`) is moved only for a token in force, by a key that takes part in its lease. That of a proxy (`http/NAME`) is
 //! moved only by whoever holds the lease `proxy/NAME`. Non-promise: what was admitted under it is the proxy's word.
 
+use super::hide::known_adoptions;
 use super::rules::name_of;
 use super::{takes_part_in, verb_of};
 use crate::access::Caller;
@@ -45,10 +46,14 @@ pub(super) async fn change(
 ) -> Result<Option<Swap>, Problem> {
     let direct = || Problem::from(wire::direct(key));
     let (keeper, resource) = Keeper::of(key).ok_or_else(direct)?;
-    let next = FenceRecord::decode(text.as_bytes(), key).map_err(|e| Problem::invalid(e.to_string()))?;
+    let mut next = FenceRecord::decode(text.as_bytes(), key).map_err(|e| Problem::invalid(e.to_string()))?;
     let seen = FenceDocument::new(coordinator, &key.name).look().await?;
     if seen.revision.as_ref() != expected {
         return Ok(None);
+    }
+    // Leases that it is not for were left out of what it was shown, and stay.
+    if next.adopted == known_adoptions(caller, namespace, &seen.record.adopted) {
+        next.adopted.clone_from(&seen.record.adopted);
     }
     if !seen.record.may_become(&next) {
         return Err(direct());
@@ -59,20 +64,19 @@ pub(super) async fn change(
         Keeper::Gate => {}
         Keeper::Proxy => holds_proxy(coordinator, &resource, next.by).await?,
     }
-    if let Some(high) = next.high.filter(|high| seen.record.high.as_ref() != Some(high)) {
+    if let Some(high) = next.high.as_ref().filter(|high| seen.record.high.as_ref() != Some(high)) {
         let token = high.token();
+        // Before anything is said about the lease.
+        if keeper == Keeper::Gate && !takes_part_in(caller, namespace, &token.lease) {
+            caller.may(verb_of(&token.lease), namespace, Some(&name_of(&token.lease)))?;
+        }
         let found = Tokens::new(coordinator.clone()).resolve(&token).await?;
         match keeper {
-            Keeper::Gate => {
-                found.in_force(&token)?;
-                if !takes_part_in(caller, namespace, &token.lease) {
-                    caller.may(verb_of(&token.lease), namespace, Some(&name_of(&token.lease)))?;
-                }
-            }
+            Keeper::Gate => drop(found.in_force(&token)?),
             Keeper::Proxy => found.may_write(&token, key.name.as_str())?,
         }
     }
-    Ok(Some(coordinator.store().document(key, expected, text.as_bytes()).await?))
+    Ok(Some(coordinator.store().document(key, expected, &next.encode()?).await?))
 }
 
 /// Refuses whoever does not hold the lease of this resource's proxy now.

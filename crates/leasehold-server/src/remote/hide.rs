@@ -1,28 +1,32 @@
 //! What a caller is shown of a record.
 //!
-//! Promise: the nonce of a grant that is in force is shown only to those who may hold that lease, work on that item, or operate, and in a
-//! proxy's fence to who may be that proxy: with it a guard would take them for the holder. An archived part of a history, and kept
-//! output, are shown to those who may know of their lease. Non-promise: everything else that a record says is shown to whoever
-//! may read it.
+//! Promise: the nonces of grants, also of those that are over, are shown only to those who may hold that lease, work on that item,
+//! or operate, and in a proxy's fence to who may be that proxy: with one a guard would take them for the holder. Names that the
+//! key is not for are left out of the records that it is for, or are [`OUTSIDE`]. An archived part of a history, and kept output,
+//! are shown to those who may know of their lease. Non-promise: everything else that a record says is shown to whoever may read it.
 
 use super::rules::Subject;
-use super::{may_know, takes_part, takes_part_in};
+use super::{knows_queue, may_know, takes_part, takes_part_in};
 use crate::access::{Caller, Verb};
 use leasehold_core::guard::HighWater;
-use leasehold_core::item::record::{Item, KIND as ITEM};
+use leasehold_core::item::record::Item;
 use leasehold_core::store::Versioned;
-use leasehold_core::{Error, Key, Kind, Nonce, Ownership, PROXY_FOLDER, Result, Shelf, codec};
-use leasehold_guards::stored::FenceRecord;
+use leasehold_core::{Key, LeaseName, Lineage, Nonce, Ownership, PROXY_FOLDER, Result, Shelf, codec};
+use leasehold_guards::stored::{Adoption, FenceRecord};
 use leasehold_stores::Namespace;
 use leasehold_work::output;
+use leasehold_work::queue::shown_in_line;
 use leasehold_work::schedule::requests;
+use ring::digest::{SHA256, digest};
 
 const LEASE: &str = "ownership";
-const FENCE: &str = "fence";
+/// Stands for a lease that the key is not for, where a record must name one.
+pub(super) const OUTSIDE: &str = "a-lease-outside-this-keys-scope";
 
 /// The value as this caller may see it; none if it may not.
 pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned) -> Result<Option<Versioned>> {
     let place = key.name.as_str();
+    let other = |bytes: Vec<u8>, value: Versioned| Ok(Some(Versioned { bytes, ..value }));
     match (key.shelf, Subject::of(key)) {
         // The name of such a record does not tell whose it is, so its content does.
         (Shelf::Output, Subject::Lineage(_)) => {
@@ -33,47 +37,87 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
         (Shelf::Lease, Subject::Name(name)) if !takes_part(caller, ns, Verb::Hold, &name) => {
             // What cannot be read cannot be checked. The error says so instead of the record.
             let record: Ownership = codec::decode(LEASE, &value.bytes, place)?;
-            hidden(LEASE, value, record.tenure.map(|tenure| tenure.holder.nonce)).map(Some)
+            other(codec::encode(LEASE, &record.masked(stand_in))?, value)
         }
-        (Shelf::Item, Subject::Name(name)) if !takes_part(caller, ns, Verb::Work, &name) => {
-            let item = Item::decode(&value.bytes, place)?;
-            hidden(ITEM, value, item.tenure().map(|tenure| tenure.holder.nonce)).map(Some)
+        (Shelf::Item, Subject::Name(queue)) => match Item::decode(&value.bytes, place) {
+            Ok(item) => other(item_shown(caller, ns, &queue, item).encode()?, value),
+            Err(_) if takes_part(caller, ns, Verb::Work, &queue) => Ok(Some(value)),
+            Err(error) => Err(error),
+        },
+        // An entry may have a copy of its item.
+        (Shelf::Line, Subject::Name(queue)) => {
+            other(shown_in_line(&value.bytes, place, |item| item_shown(caller, ns, &queue, item))?, value)
         }
-        (Shelf::Fence, Subject::Name(resource)) => {
-            let record = FenceRecord::decode(&value.bytes, key)?;
-            // A proxy sees the tokens of those who write through it anyway.
-            let is_proxy = key.name.as_str().starts_with("http/")
-                && caller.may(Verb::Hold, ns, Some(&format!("{PROXY_FOLDER}/{resource}"))).is_ok();
-            let is_hidden = |high: &HighWater| !is_proxy && !takes_part_in(caller, ns, &high.lease);
-            let shown = hidden(FENCE, value, record.high.filter(is_hidden).map(|high| high.nonce))?;
-            hidden(FENCE, shown, record.by.filter(|_| !is_proxy).map(|(_, nonce)| nonce)).map(Some)
+        (Shelf::Fence, Subject::Name(_)) => {
+            let record = fence_shown(caller, ns, key, FenceRecord::decode(&value.bytes, key)?)?;
+            other(record.encode()?, value)
         }
         // So does that of an archived part of a history.
         (Shelf::History, _) => {
-            let is_seen = match leasehold_core::history_subject(&value.bytes, place) {
-                Ok(lease) => lease.is_some_and(|lease| may_know(caller, ns, &lease)),
-                // Whose it is cannot be told: the damage is shown to those who may read everything.
-                Err(_) => caller.may(Verb::Read, ns, None).is_ok(),
-            };
-            Ok(is_seen.then_some(value))
+            match leasehold_core::history_subject(&value.bytes, place) {
+                Ok(Some(lease)) if takes_part_in(caller, ns, &lease) => Ok(Some(value)),
+                Ok(Some(lease)) if may_know(caller, ns, &lease) => {
+                    other(leasehold_core::masked_history(&value.bytes, place, stand_in)?, value)
+                }
+                Ok(_) => Ok(None),
+                // Whose it is cannot be told. That there is damage is shown to those who may read everything, and not what is left.
+                Err(_) => {
+                    Ok(caller.may(Verb::Read, ns, None).is_ok().then(|| Versioned { bytes: Vec::new(), ..value }))
+                }
+            }
         }
         (Shelf::Request, _) => {
             let bytes = requests::only(&value.bytes, place, |job| may_know(caller, ns, job))?;
             Ok(Some(Versioned { bytes, ..value }))
         }
-        (Shelf::Lease | Shelf::Item | Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Queue | Shelf::Line, _)
+        (Shelf::Lease | Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Queue, _)
         | (Shelf::Watch | Shelf::Output | Shelf::Probe | Shelf::Namespace, _) => Ok(Some(value)),
         _ => Ok(None),
     }
 }
 
-/// The record with another nonce wherever this one stands: in the tenure, and in the transfer that began it.
-fn hidden(kind: &str, value: Versioned, nonce: Option<Nonce>) -> Result<Versioned> {
-    let Some(nonce) = nonce else { return Ok(value) };
-    let corrupt = || Error::new(Kind::Corrupt, format!("{kind} record is not text"));
-    let text = String::from_utf8(value.bytes).map_err(|e| corrupt().with_source(e))?;
-    let (_, body) = text.split_once('\n').ok_or_else(corrupt)?;
-    let body = body.replace(&nonce.to_string(), &Nonce::from_u128(0).to_string());
-    let record: serde_json::Value = serde_json::from_str(&body).map_err(|e| corrupt().with_source(e))?;
-    Ok(Versioned { bytes: codec::encode(kind, &record)?, revision: value.revision })
+/// What a nonce is shown as: the same for the same nonce, so that what was one grant stays one, and nobody finds it from that.
+fn stand_in(nonce: Nonce) -> Nonce {
+    let digest = digest(&SHA256, &nonce.as_u128().to_be_bytes());
+    let first = digest.as_ref().first_chunk().copied().unwrap_or_default();
+    Nonce::from_u128(u128::from_be_bytes(first))
+}
+
+fn item_shown(caller: &Caller, ns: &Namespace, queue: &str, mut item: Item) -> Item {
+    item.origin = item.origin.filter(|origin| knows_origin(caller, ns, origin));
+    item.follow_ups.retain(|name| knows_queue(caller, ns, name.queue.as_str()));
+    item.outbox.retain(|follow_up| knows_queue(caller, ns, follow_up.name.queue.as_str()));
+    if takes_part(caller, ns, Verb::Work, queue) { item } else { item.masked(stand_in) }
+}
+
+/// Whether the caller may know of the item that such an origin names: `QUEUE/ID@EPOCH`.
+pub(crate) fn knows_origin(caller: &Caller, ns: &Namespace, origin: &str) -> bool {
+    origin.split_once('/').is_some_and(|(queue, _)| knows_queue(caller, ns, queue))
+}
+
+fn fence_shown(caller: &Caller, ns: &Namespace, key: &Key, record: FenceRecord) -> Result<FenceRecord> {
+    // A proxy sees the tokens of those who write through it anyway.
+    if is_proxy(caller, ns, key) {
+        return Ok(record);
+    }
+    let outside: LeaseName = OUTSIDE.parse()?;
+    let high = record.high.map(|high| match &high.lease {
+        lease if !may_know(caller, ns, lease) => {
+            HighWater { lease: outside, lineage: Lineage::from_u128(0), nonce: stand_in(high.nonce), ..high }
+        }
+        lease if !takes_part_in(caller, ns, lease) => HighWater { nonce: stand_in(high.nonce), ..high },
+        _ => high,
+    });
+    let adopted = known_adoptions(caller, ns, &record.adopted);
+    Ok(FenceRecord { high, adopted, by: record.by.map(|(epoch, nonce)| (epoch, stand_in(nonce))), ..record })
+}
+
+fn is_proxy(caller: &Caller, ns: &Namespace, key: &Key) -> bool {
+    let resource = key.name.as_str().strip_prefix("http/");
+    resource.is_some_and(|resource| caller.may(Verb::Hold, ns, Some(&format!("{PROXY_FOLDER}/{resource}"))).is_ok())
+}
+
+/// Those by leases that the caller may know of.
+pub(super) fn known_adoptions(caller: &Caller, ns: &Namespace, adopted: &[Adoption]) -> Vec<Adoption> {
+    adopted.iter().filter(|adoption| may_know(caller, ns, adoption.lease())).cloned().collect()
 }

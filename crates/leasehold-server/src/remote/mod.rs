@@ -3,17 +3,18 @@
 //! Promise: a request is decided here, on the record that is stored and at the store's own time, by the same pure functions as
 //! everywhere. What arrives names a verb; no bytes of a lease or an item are ever taken from a client, and a fence is moved only
 //! forward, as [`fence`] says. Each request is checked against the caller's key by [`rules`], for every name that it touches. A
-//! caller who may only look is never shown the nonce of a grant that is in force, which would let it write in the holder's name.
+//! caller who may only look is never shown the nonce of a grant, which would let it write in the holder's name ([`hide`]).
 //! Non-promise: counters, journals, kept output and definitions are stored as the client sends them, if they have the right form.
 
 mod change;
 mod fence;
 mod hide;
+mod listing;
 mod rules;
 mod tended;
 mod watch;
 
-use crate::access::{Caller, Verb};
+use crate::access::{Caller, Denied, Verb};
 use crate::serve::{In, Problem, Site};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
@@ -23,10 +24,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
+pub(crate) use hide::knows_origin;
 use leasehold_core::item::{Item, ItemName};
-use leasehold_core::store::{Range, Versioned};
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::store::Versioned;
 use leasehold_core::wire::{self, Listing, Page, Reading, Record};
 use leasehold_core::{Key, LeaseName, Shelf};
+use listing::{Asked, Found};
 use rules::Subject;
 pub(crate) use rules::name_of;
 pub(crate) use tended::Tended;
@@ -109,10 +113,10 @@ async fn list(
     let Listing { shelf, after, continued_from, skip, limit } = listing;
     let start = after.as_ref().map(|after| Key::new(shelf, after));
     rules::may_list(&caller, &namespace, shelf, start.as_ref())?;
-    let after = match continued_from {
-        Some(cursor) => crate::api::cursor::read(&site, Some(&cursor)).await?,
-        None => after,
-    };
+    if limit == 0 {
+        return Err(Problem::invalid("ask for at least one entry").with("field", "limit"));
+    }
+    let stopped_at = crate::api::cursor::read(&site, continued_from.as_deref()).await?;
     let coordinator = site.coordinator(&namespace).await?;
     if shelf == Shelf::Line
         && let Some(Subject::Name(queue)) = start.as_ref().map(Subject::of)
@@ -120,28 +124,11 @@ async fn list(
     {
         site.tended().look_after(&namespace, &coordinator, &queue);
     }
-    let range = Range { after: after.as_ref(), skip, limit: limit.min(MAX_ENTRIES) };
-    let page = coordinator.store().list(shelf, range).await?;
-    let mut entries = Vec::with_capacity(page.entries.len());
-    // The last name that was read is needed to continue, so a page that shows nothing of it is continued here.
-    let last = page.entries.last().map(|(name, _)| name.clone());
-    for (name, value) in page.entries {
-        let key = Key::new(shelf, &name);
-        if rules::is_listed(&caller, &namespace, &key, start.as_ref())
-            && let Some(value) = hide::shown(&caller, &namespace, &key, value)?
-        {
-            entries.push((name, wire::Value::of(value, &key)?));
-        }
-    }
-    // Behind the lineage that was asked for there is nothing for a key that may not read everything.
-    let subject = start.as_ref().map(Subject::of);
-    let is_past = matches!(subject, Some(Subject::Lineage(_)))
-        && caller.may(Verb::Read, &namespace, None).is_err()
-        && last.as_ref().is_some_and(|name| Some(Subject::of(&Key::new(shelf, name))) != subject);
-    let more = page.more && !is_past;
-    let last = last.filter(|_| more && entries.is_empty());
-    let continued_from = crate::api::cursor::after(&site, last.as_ref()).await?;
-    Ok(Json(Page { entries, more, continued_from, now: page.now }))
+    let limit = limit.min(MAX_ENTRIES);
+    let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };
+    let Found { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
+    let continued_from = crate::api::cursor::after(&site, stopped_at.as_ref()).await?;
+    Ok(Json(Page { entries, more, continued_from, now }))
 }
 
 /// Whether an item is finished or gone, and should stand in no line.
@@ -152,6 +139,21 @@ fn is_over(value: Option<&Versioned>, name: &ItemName) -> bool {
 /// Whether the caller may know of this lease, or of the item that a token names so.
 pub(crate) fn may_know(caller: &Caller, namespace: &leasehold_stores::Namespace, lease: &LeaseName) -> bool {
     caller.sees(namespace, &name_of(lease)) || takes_part_in(caller, namespace, lease)
+}
+
+/// Whether the caller may give this order on a lease that it may give orders on. One that gives a lease another lineage takes a key
+/// for all names: it is meant for a lease whose record was lost, and no record tells that the lineage was that lease's, and not one
+/// that the key may not see.
+pub(crate) fn may_order(caller: &Caller, namespace: &leasehold_stores::Namespace, order: &Order) -> Result<(), Denied> {
+    match order {
+        Order::Advance { lineage: Some(_), .. } => caller.may(Verb::Operate, namespace, None),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the caller may know of the items of this queue.
+pub(crate) fn knows_queue(caller: &Caller, namespace: &leasehold_stores::Namespace, queue: &str) -> bool {
+    caller.sees(namespace, queue) || takes_part(caller, namespace, Verb::Work, queue)
 }
 
 /// What is allowed to those who hold a lease, or work on a queue, or give orders about it, and not only look.

@@ -68,7 +68,7 @@ async fn what_became_of_slots_and_what_runs_printed_is_shown() {
         is_cut: false,
         tail: "no such file\n".into(),
     };
-    output::write(&leases, &Ring::of_lease(token.lineage, 10), token, &output).await.unwrap();
+    output::write(&leases, &Ring::of_lease(&token.lease, token.lineage, 10), token, &output).await.unwrap();
     let key = rig.key("read", &["tick"]).await;
     let runs = rig.get(&key, "jobs/tick/runs").await.ok();
     let run = &runs["runs"][0];

@@ -89,6 +89,13 @@ impl Site {
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 
+    /// What is answered at an address of the API.
+    pub async fn get(&self, key: &str, path: &str) -> (u16, String) {
+        let url = format!("http://{}/v1/ns/team/{path}", self.address);
+        let answer = reqwest::Client::new().get(url).bearer_auth(key).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         let _ = self.serving.await;

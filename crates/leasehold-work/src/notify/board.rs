@@ -145,8 +145,8 @@ impl Board {
         let (Subject::Job(lease) | Subject::Lease(lease)) = subject else { return facts };
         let wanted: Vec<Epoch> = next.outbox.iter().filter_map(|waiting| waiting.notice.wants_output()).collect();
         let Some(lineage) = facts.lineage.filter(|_| !wanted.is_empty()) else { return facts };
-        let Ok(all) = output::list(&self.coordinator, &Ring::of_lease(lineage, 1)).await else { return facts };
-        for found in all.into_iter().filter(|found| found.lease == *lease && wanted.contains(&found.epoch)) {
+        let Ok(all) = output::list(&self.coordinator, &Ring::of_lease(lease, lineage, 1)).await else { return facts };
+        for found in all.into_iter().filter(|found| wanted.contains(&found.epoch)) {
             let RunOutput { epoch, exit: exit_code, why, bytes, tail, .. } = found;
             let (tail, is_kept) = (Some(tail).filter(|tail| !tail.is_empty()), bytes > 0);
             facts = facts.with_detail(Some(Detail { epoch, exit_code, ran_for_ms: None, why, is_kept, tail }));

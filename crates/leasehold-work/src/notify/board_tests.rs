@@ -84,7 +84,9 @@ impl Fixture {
             is_cut: false,
             tail: tail.into(),
         };
-        output::write(&self.coordinator, &Ring::of_lease(token.lineage, 10), &token, &kept).await.unwrap();
+        output::write(&self.coordinator, &Ring::of_lease(&token.lease, token.lineage, 10), &token, &kept)
+            .await
+            .unwrap();
         token.epoch
     }
 }

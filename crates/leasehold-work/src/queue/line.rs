@@ -31,6 +31,12 @@ pub(super) struct Entry {
     item: Option<Item>,
 }
 
+/// An entry with its copy of the item as somebody may see it. What cannot be read has no copy then, and its item's record is read.
+pub fn shown(bytes: &[u8], place: &str, shown: impl FnOnce(Item) -> Item) -> Result<Vec<u8>> {
+    let entry = codec::decode(KIND, bytes, place).unwrap_or(Entry { revision: None, item: None });
+    codec::encode(KIND, &Entry { item: entry.item.map(shown), ..entry })
+}
+
 /// One position in line, as listed.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {

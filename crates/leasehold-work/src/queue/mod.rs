@@ -46,4 +46,5 @@ pub use leasehold_core::item::{
     Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, LinePosition, Payload, Priority, QueueName, Reason,
     Section, State, What, protocol,
 };
+pub use line::shown as shown_in_line;
 pub use queue::{Added, Inspection, NewItem, Queue};

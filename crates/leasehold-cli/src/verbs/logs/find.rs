@@ -80,7 +80,7 @@ impl Finder<'_> {
         let Some(lineage) = seen.record.lineage else { return Ok(None) };
         let history = self.context.history(&seen).await?;
         let runs: Vec<&Arc<Transfer>> = history.transfers.iter().filter(|transfer| transfer.to.is_some()).collect();
-        let records = self.records(coordinator, &Ring::of_lease(lineage, 1)).await;
+        let records = self.records(coordinator, &Ring::of_lease(lease, lineage, 1)).await;
         // Another store's lease may have the same name, and the same epochs.
         let is_ours = |local: &Local| {
             runs.iter().any(|run| run.to.as_ref().is_some_and(|to| to.nonce.to_string() == local.nonce))

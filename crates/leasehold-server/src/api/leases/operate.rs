@@ -236,7 +236,7 @@ pub struct Advancing {
     /// The highest epoch that some guard has seen.
     #[schema(maximum = 9007199254740991_u64)]
     past: u64,
-    /// The lineage that guards know, where the record was lost and has begun one of its own.
+    /// The lineage that guards know, where the record was lost and has begun one of its own. Takes a key for all names.
     lineage: Option<String>,
 }
 
@@ -250,5 +250,6 @@ pub async fn advance(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem
     let asked_for = [past.to_string(), lineage.clone().unwrap_or_default()];
     let lineage = optional("lineage", lineage, |lineage| lineage.parse())?;
     let order = Order::Advance { past, lineage };
+    crate::remote::may_order(&asked.caller, &asked.namespace, &order)?;
     Decided { why, epoch }.order(&asked, &name, &[&asked_for[0], &asked_for[1]], order).await
 }

@@ -183,5 +183,5 @@ async fn ended_item(
             return Err(error.into());
         }
     }
-    Ok(Json(ItemView::new(&name, &seen.item, seen.now, Payloads::Hidden)))
+    Ok(Json(ItemView::new(asked, &name, &seen.item, seen.now, Payloads::Hidden)))
 }

@@ -12,7 +12,7 @@ use crate::api::values::Time;
 use crate::serve::Problem;
 use axum::Json;
 use leasehold_core::store::Range;
-use leasehold_core::{Kind, Shelf};
+use leasehold_core::{Kind, LeaseName, Shelf};
 use leasehold_work::queue::{Item, QueueName, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -21,6 +21,8 @@ const PAGE: usize = 500;
 /// How many records one listing reads, and one count.
 const MAX_READ: usize = 5_000;
 const MAX_COUNTED: usize = 10_000;
+/// How often a listing of queues reads on past those that are hidden.
+const QUEUE_READS: usize = 20;
 const STATES: [&str; 9] = ["ready", "delayed", "claimed", "done", "dead", "cancelled", "moving", "moved", "arriving"];
 
 /// Where a listing goes on.
@@ -51,14 +53,27 @@ pub struct Queues {
 pub async fn queues(asked: Asked, Params(going): Params<Going>) -> Result<Json<Queues>, Problem> {
     asked.lists()?;
     let most = limit(going.limit, 100, 1_000)?;
-    let after = cursor::read(&asked.site, going.cursor.as_deref()).await?;
+    let mut after = cursor::read(&asked.site, going.cursor.as_deref()).await?;
     let coordinator = asked.coordinator().await?;
-    let page = coordinator.store().list(Shelf::Queue, Range::new(after.as_ref(), most)).await?;
-    let last = page.entries.last().filter(|_| page.more).map(|(name, _)| name);
-    let next = cursor::after(&asked.site, last).await?;
-    let names = page.entries.iter().map(|(name, _)| name.to_string());
-    let queues = names.filter(|name| asked.caller.sees(&asked.namespace, name)).collect();
-    Ok(Json(Queues { queues, next }))
+    // How full a page is, and whether another follows, must not count the queues that the key is not for.
+    let mut seen: Vec<LeaseName> = Vec::new();
+    for _ in 0..QUEUE_READS {
+        let page = coordinator.store().list(Shelf::Queue, Range::new(after.as_ref(), most + 1)).await?;
+        after = page.entries.last().map(|(name, _)| name.clone());
+        let names = page.entries.into_iter().map(|(name, _)| name);
+        seen.extend(names.filter(|name| asked.caller.sees(&asked.namespace, name.as_str())));
+        if seen.len() > most {
+            seen.truncate(most);
+            after = seen.last().cloned();
+            break;
+        }
+        if !page.more {
+            after = None;
+            break;
+        }
+    }
+    let next = cursor::after(&asked.site, after.as_ref()).await?;
+    Ok(Json(Queues { queues: seen.iter().map(ToString::to_string).collect(), next }))
 }
 
 /// How many items are in each state.
@@ -210,7 +225,7 @@ pub async fn items(asked: Asked, Params(listing): Params<Listing>) -> Result<Jso
             match item {
                 Err(error) => found.damaged.push(error.to_string()),
                 Ok(item) if listing.state.as_deref().is_none_or(|state| state == item.word(page.now)) => {
-                    found.items.push(ItemView::new(name, item, page.now, payloads));
+                    found.items.push(ItemView::new(&asked, name, item, page.now, payloads));
                 }
                 Ok(_) => {}
             }
@@ -257,6 +272,6 @@ pub async fn item(asked: Asked, Params(showing): Params<Showing>) -> Result<Json
     if let State::Purged { .. } = seen.item.state {
         return Err(Problem::not_found(format!("item `{}` was finished and purged", seen.name)));
     }
-    let item = ItemView::new(&seen.name, &seen.item, seen.now, Payloads::from(showing.payload));
+    let item = ItemView::new(&asked, &seen.name, &seen.item, seen.now, Payloads::from(showing.payload));
     Ok(Json(WholeItem { item, history: seen.item.history.iter().map(EventView::from).collect() }))
 }

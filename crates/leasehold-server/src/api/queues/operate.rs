@@ -56,7 +56,7 @@ async fn carry_out(
     let ordered = queue.operate_as(nonce, &id, asked.who(), why, Some(expected), order(nonce)).await;
     let seen = queue.inspect(&id).await.map_err(missing)?;
     match ordered {
-        Ok((_, token)) => Ok((ItemView::new(&name, &seen.item, seen.now, Payloads::Hidden), token)),
+        Ok((_, token)) => Ok((ItemView::new(asked, &name, &seen.item, seen.now, Payloads::Hidden), token)),
         // The only order of an item that is fenced is one that was decided on another epoch.
         Err(error) if error.kind() == Kind::Fenced => {
             let epoch = seen.item.epoch;

@@ -1,6 +1,8 @@
 //! An item as answers show it. Nothing here lets anybody act as its worker.
 
+use crate::api::asked::Asked;
 use crate::api::values::{Draining, Holder, Report, Time, millis, shown};
+use crate::remote::{knows_origin, knows_queue};
 use leasehold_core::Timestamp;
 use leasehold_work::queue::{Event, Item, ItemName, State};
 use serde::Serialize;
@@ -48,10 +50,10 @@ pub struct ItemView {
     /// Why it is a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The item, and its epoch, whose completion added this one.
+    /// The item, and its epoch, whose completion added this one, if the key is for its queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// What its completion added.
+    /// What its completion added, in queues that the key is for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub follow_ups: Vec<String>,
     /// How many bytes it carries.
@@ -86,7 +88,9 @@ impl From<Option<bool>> for Payloads {
 }
 
 impl ItemView {
-    pub fn new(name: &ItemName, item: &Item, now: Timestamp, payloads: Payloads) -> Self {
+    pub fn new(asked: &Asked, name: &ItemName, item: &Item, now: Timestamp, payloads: Payloads) -> Self {
+        let (caller, ns) = (&asked.caller, &asked.namespace);
+        let follow_ups = item.follow_ups.iter().filter(|name| knows_queue(caller, ns, name.queue.as_str()));
         let is_shown = payloads == Payloads::Shown;
         let (payload, payload_base64) = if is_shown { shown(&item.payload) } else { (None, None) };
         let result = item.result.as_ref().filter(|_| is_shown);
@@ -109,8 +113,8 @@ impl ItemView {
             drain: item.live_drain(now).map(Draining::from),
             finished: item.state.finished_at().map(Time::from),
             why: if let State::Dead { why, .. } = &item.state { Some(why.to_string()) } else { None },
-            origin: item.origin.clone(),
-            follow_ups: item.follow_ups.iter().map(ToString::to_string).collect(),
+            origin: item.origin.clone().filter(|origin| knows_origin(caller, ns, origin)),
+            follow_ups: follow_ups.map(ToString::to_string).collect(),
             payload_bytes: item.payload.bytes().len(),
             payload,
             payload_base64,
@@ -184,7 +188,7 @@ pub struct ClaimView {
 }
 
 impl ClaimView {
-    pub fn new(asked: &crate::api::asked::Asked, grant: &leasehold_work::queue::ItemGrant) -> Self {
+    pub fn new(asked: &Asked, grant: &leasehold_work::queue::ItemGrant) -> Self {
         let (item, seen) = (grant.item(), grant.seen());
         let (payload, payload_base64) = shown(&item.payload);
         let checkpoint = item.progress.as_ref().and_then(|progress| progress.checkpoint.as_ref());
