@@ -129,8 +129,8 @@ pub fn frame_for(caller: &Caller, base: String, namespace: Option<&Namespace>, t
 /// The same for whoever has this session, as far as can be told: for pages that say what went wrong. `path` says the namespace.
 pub async fn frame_around(site: &Site, session: &str, base: String, path: &str) -> Frame {
     let bare = Frame { base: base.clone(), ..Frame::default() };
-    let Ok(seal) = site.seal().await else { return bare };
-    let Some(key) = seal.open(session, leasehold_system::clock::wall_ms()) else { return bare };
+    let (Ok(seal), Ok(now)) = (site.seal().await, site.keys().now().await) else { return bare };
+    let Some(key) = seal.open(session, now) else { return bare };
     let Ok(caller) = site.keys().caller(Some(&key)).await else { return bare };
     let named =
         path.strip_prefix("/ns/").and_then(|rest| rest.split('/').next()).and_then(|name| Namespace::new(name).ok());

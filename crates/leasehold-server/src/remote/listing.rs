@@ -6,14 +6,14 @@
 //! hidden in a row, it says that there may be more, and how many such stretches there are shows roughly how many records are hidden.
 
 use super::rules::{Subject, begins, goes_on, is_listed, sees_all};
-use super::{MOST_ENTRIES, hide};
+use super::{MAX_ENTRIES, hide};
 use crate::access::Caller;
 use leasehold_core::store::{Range, Store};
 use leasehold_core::{Key, LeaseName, Result, Shelf, Timestamp, wire};
 use leasehold_stores::Namespace;
 
 /// How often one request reads on past what is hidden, and how many records at least it then reads at once.
-const MOST_READS: usize = 20;
+const MAX_READS: usize = 20;
 const LEAST_READ: usize = 250;
 
 /// What is asked for, and by whom.
@@ -59,12 +59,12 @@ impl Asked<'_> {
         // One more than is shown, because what follows may be hidden.
         let wanted = if sees_all { self.limit } else { self.limit + 1 };
         let mut found = Found { entries: Vec::new(), more: false, stopped_at: None, now: Timestamp::from_millis(0) };
-        for read in 0..MOST_READS {
+        for read in 0..MAX_READS {
             let range = match read {
                 0 => Range { after: at.as_ref(), skip: skipped_there, limit: wanted + skip },
                 _ => Range::new(at.as_ref(), wanted.max(LEAST_READ)),
             };
-            let page = store.list(self.shelf, Range { limit: range.limit.min(MOST_ENTRIES + 1), ..range }).await?;
+            let page = store.list(self.shelf, Range { limit: range.limit.min(MAX_ENTRIES + 1), ..range }).await?;
             found.now = page.now;
             let Some((last, _)) = page.entries.last() else { return Ok(found) };
             let last = last.clone();

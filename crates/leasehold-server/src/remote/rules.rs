@@ -121,10 +121,10 @@ pub(super) fn sees_all(caller: &Caller, ns: &Namespace, shelf: Shelf) -> bool {
 
 /// What the names begin with that the caller may see on a shelf; none if that cannot be told of the names there.
 fn beginnings(caller: &Caller, shelf: Shelf) -> Option<Vec<String>> {
-    let is_known = match shelf {
-        Shelf::Lease | Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Queue | Shelf::Item | Shelf::Line => true,
-        _ => false,
-    };
+    let is_known = matches!(
+        shelf,
+        Shelf::Lease | Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Queue | Shelf::Item | Shelf::Line
+    );
     let of = |pattern: &NamePattern| cursor::prefix(&pattern.to_string()).to_owned();
     is_known.then(|| caller.scope().names.iter().map(of).collect())
 }

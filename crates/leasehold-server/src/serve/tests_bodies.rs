@@ -18,6 +18,9 @@ use tower::ServiceExt;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
+/// What is left of a body: its first piece, and then how to say that more is wanted and to get it.
+type Rest = (Option<Vec<u8>>, Option<(oneshot::Sender<()>, oneshot::Receiver<Vec<u8>>)>);
+
 /// A request whose body began to be read, and waits for its rest.
 struct Slow {
     answering: JoinHandle<Response>,
@@ -29,17 +32,14 @@ impl Slow {
     async fn begin(router: &Router, request: Builder, first: Vec<u8>) -> Self {
         let (wants_more, wanted) = oneshot::channel();
         let (rest, later) = oneshot::channel();
-        let pieces = stream::unfold(
-            (Some(first), Some((wants_more, later))),
-            async |(first, more): (Option<Vec<u8>>, Option<(oneshot::Sender<()>, oneshot::Receiver<Vec<u8>>)>)| {
-                if let Some(first) = first {
-                    return Some((Ok::<_, Infallible>(first), (None, more)));
-                }
-                let (wants_more, later) = more?;
-                let _ = wants_more.send(());
-                Some((Ok(later.await.ok()?), (None, None)))
-            },
-        );
+        let pieces = stream::unfold((Some(first), Some((wants_more, later))), async |(first, more): Rest| {
+            if let Some(first) = first {
+                return Some((Ok::<_, Infallible>(first), (None, more)));
+            }
+            let (wants_more, later) = more?;
+            let _ = wants_more.send(());
+            Some((Ok(later.await.ok()?), (None, None)))
+        });
         let request = request.body(Body::from_stream(Box::pin(pieces))).unwrap();
         let answering = router.clone().oneshot(request);
         let answering = tokio::spawn(async { answering.await.unwrap() });
@@ -72,7 +72,8 @@ async fn a_key_that_is_revoked_while_a_body_is_sent_does_nothing_more() {
     let order =
         || Request::post("/v1/ns/default/leases/slow/acquire").header("authorization", format!("Bearer {secret}"));
     let acquire = Slow::begin(&router, order(), b"{\"t".to_vec()).await;
-    let session = bench.site.seal().await.unwrap().close(secret, leasehold_system::clock::wall_ms()).unwrap();
+    let now = keys.now().await.unwrap();
+    let session = bench.site.seal().await.unwrap().close(secret, now).unwrap();
     let token = bench.site.seal().await.unwrap().token(&session);
     let page = || form("/ns/default/lease/slow").header("cookie", format!("leasehold_session={session}"));
     let pause = Slow::begin(&router, page(), b"order=pa".to_vec()).await;
