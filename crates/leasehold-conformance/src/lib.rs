@@ -60,6 +60,7 @@ pub const PROMISES: &[Promise] = promises![
     listing::a_listing_is_ordered_paged_and_complete,
     listing::looking_changes_nothing,
     listing::skipping_leaves_out_the_first,
+    listing::a_listing_ends_before_until,
     along::what_lies_beside_goes_with_the_swap,
     along::a_swap_and_what_lies_beside_it_are_one_step,
     timing::time_never_goes_back,

@@ -33,6 +33,7 @@ const CAUGHT_BY: &[(Flaw, &str)] = &[
     (Flaw::TouchesWhatItLists, "looking_changes_nothing"),
     (Flaw::SkipsOneTooMany, "skipping_leaves_out_the_first"),
     (Flaw::SkipsWithinOnePage, "skipping_leaves_out_the_first"),
+    (Flaw::ListsPastTheEnd, "a_listing_ends_before_until"),
     (Flaw::WritesBesideWhatItRefused, "what_lies_beside_goes_with_the_swap"),
     (Flaw::ForgetsWhatLiesBeside, "what_lies_beside_goes_with_the_swap"),
     (Flaw::WritesBesideInASecondStep, "a_swap_and_what_lies_beside_it_are_one_step"),

@@ -127,6 +127,7 @@ impl Store for MemoryStore {
             .records
             .iter()
             .filter(|(key, _)| key.shelf == shelf && range.after.is_none_or(|after| key.name > *after))
+            .filter(|(key, _)| range.until.is_none_or(|until| key.name < *until))
             .skip(range.skip)
             .take(range.limit.saturating_add(1))
             .map(|(key, record)| (key.name.clone(), record.versioned()))

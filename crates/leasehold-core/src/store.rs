@@ -155,6 +155,8 @@ impl Along<'_> {
 pub struct Range<'a> {
     /// Only names after this one.
     pub after: Option<&'a LeaseName>,
+    /// Only names before this one. A listing that ends there has no more.
+    pub until: Option<&'a LeaseName>,
     /// How many entries to skip first.
     pub skip: usize,
     /// How many entries to return at most.
@@ -164,7 +166,7 @@ pub struct Range<'a> {
 impl<'a> Range<'a> {
     /// At most `limit` entries whose names come after `after`.
     pub const fn new(after: Option<&'a LeaseName>, limit: usize) -> Self {
-        Range { after, skip: 0, limit }
+        Range { after, until: None, skip: 0, limit }
     }
 }
 
@@ -208,6 +210,15 @@ impl Page {
         let more = entries.len() > limit;
         entries.truncate(limit);
         Page { entries, more, now }
+    }
+
+    /// The part of it before [`Range::until`], for a store that does not stop there by itself.
+    #[must_use]
+    pub fn until(mut self, until: Option<&LeaseName>) -> Self {
+        let within = until.map_or(self.entries.len(), |until| self.entries.partition_point(|(name, _)| name < until));
+        self.more &= within == self.entries.len();
+        self.entries.truncate(within);
+        self
     }
 }
 
@@ -437,7 +448,9 @@ impl dyn Store + '_ {
 pub async fn skip_by_reading(store: &dyn Store, shelf: Shelf, range: Range<'_>) -> Result<Page> {
     let (mut after, mut left, limit) = (range.after.cloned(), range.skip, range.limit);
     loop {
-        let mut page = store.list(shelf, Range::new(after.as_ref(), left.saturating_add(limit))).await?;
+        let mut page = store
+            .list(shelf, Range { after: after.as_ref(), skip: 0, limit: left.saturating_add(limit), ..range })
+            .await?;
         after = page.entries.last().map(|(name, _)| name.clone());
         let skipped = left.min(page.entries.len());
         page.entries.drain(..skipped);

@@ -141,7 +141,7 @@ impl Store for Volatile {
             drop(unsynced);
             return skip_by_reading(self, shelf, range).await;
         }
-        let Range { after, limit, .. } = range;
+        let Range { after, until, limit, .. } = range;
         let now = self.inner.list(shelf, Range::new(after, 1)).await?.now;
         let mut all = self.everything(shelf, after).await?;
         for (key, cached) in unsynced.iter().filter(|(key, _)| key.shelf == shelf && Some(&key.name) > after) {
@@ -151,7 +151,7 @@ impl Store for Volatile {
             };
         }
         let more = all.len() > limit;
-        Ok(Page { entries: all.into_iter().take(limit).collect(), more, now })
+        Ok(Page { entries: all.into_iter().take(limit).collect(), more, now }.until(until))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

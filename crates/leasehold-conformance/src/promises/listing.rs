@@ -48,7 +48,7 @@ pub(crate) async fn skipping_leaves_out_the_first(bench: Bench) -> Verdict {
     let start = LeaseName::new(id.to_string())?;
     let all = list_all(&*store, Some(&start), 1_000).await?;
     for (skip, limit) in [(0, 2), (1, 1), (2, 3), (5, 1_000), (all.len(), 4), (all.len() + 9, 1)] {
-        let page = store.list(Shelf::Probe, Range { after: Some(&start), skip, limit }).await?;
+        let page = store.list(Shelf::Probe, Range { skip, ..Range::new(Some(&start), limit) }).await?;
         let (found, rest) = (page.entries, &all[skip.min(all.len())..]);
         let expected = &rest[..limit.min(rest.len())];
         // A page may be short, but then it says that there is more, and has an entry to continue from.
@@ -60,6 +60,37 @@ pub(crate) async fn skipping_leaves_out_the_first(bench: Bench) -> Verdict {
             rest.len()
         );
         ensure!(!page.more || !found.is_empty(), "after {skip} there is said to be more, and nothing to continue from");
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_listing_ends_before_until(bench: Bench) -> Verdict {
+    let store = bench.open().await?;
+    let id = Nonce::random();
+    let names: Vec<_> = (0..6).map(|ending| LeaseName::new(format!("{id}/{ending}"))).collect::<Result<_, _>>()?;
+    for name in &names {
+        done(store.swap(&Key::new(Shelf::Probe, name), None, b"x").await?, "a first swap")?;
+    }
+    let (start, between) = (LeaseName::new(id.to_string())?, LeaseName::new(format!("{id}/2x"))?);
+    for (until, within) in [(&names[4], 4), (&between, 3), (&names[0], 0), (&start, 0)] {
+        let (mut after, mut found) = (start.clone(), Vec::new());
+        for _ in 0..MAX_PAGES {
+            let range = Range { until: Some(until), ..Range::new(Some(&after), 2) };
+            let page = store.list(Shelf::Probe, range).await?;
+            found.extend(page.entries.into_iter().map(|(name, _)| name));
+            match found.last().filter(|_| page.more) {
+                Some(last) => after = last.clone(),
+                None => break,
+            }
+        }
+        ensure!(found == names[..within], "{found:?} was listed before `{until}`");
+        for (skip, left) in [(1, within.saturating_sub(1)), (within, 0), (within + 1, 0)] {
+            let range = Range { until: Some(until), skip, ..Range::new(Some(&start), 1) };
+            let page = store.list(Shelf::Probe, range).await?;
+            let (found, more) = (page.entries.len(), page.more);
+            ensure!(found == left.min(1), "after {skip} of {within} before `{until}`, {found} were listed");
+            ensure!(!more || left > 1, "after {skip} of {within} before `{until}` there is said to be more");
+        }
     }
     Ok(())
 }

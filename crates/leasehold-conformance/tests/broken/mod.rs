@@ -41,6 +41,7 @@ flaws![
     TouchesWhatItLists,
     SkipsOneTooMany,
     SkipsWithinOnePage,
+    ListsPastTheEnd,
     WritesBesideWhatItRefused,
     ForgetsWhatLiesBeside,
     WritesBesideInASecondStep,
@@ -334,7 +335,7 @@ impl Store for BrokenStore {
         let skip = range.skip + usize::from(self.flaw == Flaw::SkipsOneTooMany && range.skip > 0);
         let mut page = self.page(shelf, range.after, skip + range.limit).await?;
         page.entries.drain(..skip.min(page.entries.len()));
-        Ok(page)
+        Ok(if self.flaw == Flaw::ListsPastTheEnd { page } else { page.until(range.until) })
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -298,6 +298,12 @@ impl LinePosition {
         // `-` is the lowest character that a name may have, and a position continues with a digit.
         LeaseName::new(format!("{queue}/{section}/-"))
     }
+
+    /// A name just behind every position in the queue's line.
+    pub fn behind_all(queue: &QueueName) -> Result<LeaseName> {
+        // `0` is the character after `/`.
+        LeaseName::new(format!("{queue}0"))
+    }
 }
 
 /// The form in names. It sorts those aside first, then those due later, then from the most urgent to the least.
@@ -352,6 +358,7 @@ mod tests {
         for (position, name) in line.iter().zip(&names) {
             assert_eq!(LinePosition::parse(&position.item.queue, name).as_ref(), Some(position));
             assert!(LinePosition::before(&position.item.queue, position.section).unwrap() < *name);
+            assert!(*name < LinePosition::behind_all(&position.item.queue).unwrap());
         }
         let normal = Section::Waiting(5.try_into().unwrap());
         assert!(names[4] < LinePosition::before(&"mail".parse().unwrap(), normal).unwrap());

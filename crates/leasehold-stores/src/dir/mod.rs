@@ -154,7 +154,8 @@ impl Store for DirStore {
             return skip_by_reading(self, shelf, range).await;
         }
         let (after, limit) = (range.after.cloned(), range.limit);
-        self.with(move |root| root.list(shelf, after.as_ref(), limit)).await
+        let page = self.with(move |root| root.list(shelf, after.as_ref(), limit)).await?;
+        Ok(page.until(range.until))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

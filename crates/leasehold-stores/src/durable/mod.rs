@@ -270,7 +270,7 @@ impl Store for DurableStore {
             Ok((name, self.value(entry.record)?))
         };
         let entries = entries.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
-        Ok(Page { entries, more, now: Timestamp::from_millis(now) })
+        Ok(Page { entries, more, now: Timestamp::from_millis(now) }.until(range.until))
     }
 
     /// A stream from the object, opened again when it ends.

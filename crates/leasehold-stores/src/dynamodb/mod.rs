@@ -226,7 +226,7 @@ impl Store for DynamoStore {
         if range.skip > 0 {
             return skip_by_reading(self, shelf, range).await;
         }
-        let Range { after, limit, .. } = range;
+        let Range { after, until, limit, .. } = range;
         let (mut entries, mut start, mut told) = (Vec::new(), None, None);
         loop {
             let wanted = limit.saturating_add(1) - entries.len();
@@ -244,7 +244,7 @@ impl Store for DynamoStore {
             }
             start = answer.get("LastEvaluatedKey").cloned();
             if entries.len() > limit || start.is_none() {
-                return Ok(Page::of(entries, limit, now));
+                return Ok(Page::of(entries, limit, now).until(until));
             }
         }
     }

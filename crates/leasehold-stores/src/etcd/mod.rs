@@ -206,7 +206,7 @@ impl Store for EtcdStore {
             })?;
             entries.push((name, pair.versioned()));
         }
-        Ok(Page { entries, more, now })
+        Ok(Page { entries, more, now }.until(range.until))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -252,7 +252,7 @@ impl Store for FirestoreStore {
                 entries.push((name, self.value(document)?));
             }
             if documents.len() < asked || entries.len() >= wanted {
-                return Ok(Page::of(entries, limit, now));
+                return Ok(Page::of(entries, limit, now).until(range.until));
             }
             after = entries.last().map(|(name, _)| name.clone());
         }

@@ -277,7 +277,7 @@ impl Store for MysqlStore {
         if range.skip > 0 {
             return skip_by_reading(self, shelf, range).await;
         }
-        let Range { after, limit, .. } = range;
+        let Range { after, until, limit, .. } = range;
         let shelf = self.namespace.shelf(shelf);
         let after = after.map_or("", LeaseName::as_str);
         let (now, rows) = self
@@ -290,7 +290,7 @@ impl Store for MysqlStore {
                 .map_err(|e| self.unexpected_answer("a record with an invalid name").with_source(e))?;
             entries.push((name, self.versioned(&mut row)?));
         }
-        Ok(Page::of(entries, limit, now))
+        Ok(Page::of(entries, limit, now).until(until))
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

@@ -333,10 +333,11 @@ impl NatsStore {
     }
 
     async fn page(&self, shelf: Shelf, range: Range<'_>) -> Result<Page, Failure> {
-        let Range { after, skip, limit } = range;
+        let Range { after, until, skip, limit } = range;
         let connection = self.connection().await?;
         let (all, now) = self.everything(&connection, shelf).await?;
         let all = all.into_iter().skip_while(|(name, _)| after.is_some_and(|after| name <= after));
+        let all = all.take_while(|(name, _)| until.is_none_or(|until| name < until));
         let mut wanted = all.skip(skip).peekable();
         let mut entries = Vec::new();
         while entries.len() < limit && wanted.peek().is_some() {

@@ -416,7 +416,7 @@ impl Store for BucketStore {
         if range.skip > 0 {
             return skip_by_reading(self, shelf, range).await;
         }
-        self.namespace.list(shelf, range.after, range.limit).await
+        Ok(self.namespace.list(shelf, range.after, range.limit).await?.until(range.until))
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

@@ -248,9 +248,10 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
-        let Range { after, skip, limit } = range;
+        let Range { after, until, skip, limit } = range;
         let (namespace, shelf) = (self.namespace.as_str(), shelf.as_str());
         let after = after.map_or("", LeaseName::as_str);
+        let until = until.map_or(statements::AFTER_ALL_NAMES, LeaseName::as_str);
         let more_than_asked = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
         let skip = i64::try_from(skip).unwrap_or(i64::MAX);
         let params: &Params<'_> = &[
@@ -258,10 +259,11 @@ impl Store for PostgresStore {
             (&shelf, Type::TEXT),
             (&after, Type::TEXT),
             (&more_than_asked, Type::INT8),
+            (&until, Type::TEXT),
             (&skip, Type::INT8),
         ];
         let (sql, params) = match skip {
-            0 => (&self.statements.list, &params[..4]),
+            0 => (&self.statements.list, &params[..5]),
             _ => (&self.statements.list_skipping, params),
         };
         let Some(rows) = self.look(sql, params).await? else {

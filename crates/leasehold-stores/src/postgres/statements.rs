@@ -44,6 +44,9 @@ macro_rules! telling {
     };
 }
 
+/// `~` is higher than every character of a name.
+pub(super) const AFTER_ALL_NAMES: &str = "~";
+
 pub(super) const NOW: &str = concat!("SELECT ", now!(), ", pg_is_in_recovery()");
 
 /// The settings on which durability and class depend. Walsenders of logical subscribers do not count as standbys.
@@ -186,12 +189,12 @@ impl Statements {
             delete: format!("DELETE FROM {table} WHERE {is_it}{}", telling!()),
             list: format!(
                 "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
-                 WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
+                 WHERE namespace = $1 AND shelf = $2 AND name > $3 AND name < $5 ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
             ),
             list_skipping: format!(
                 "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
                  WHERE namespace = $1 AND shelf = $2 AND name >= (SELECT name FROM {table} WHERE namespace = $1 AND shelf = $2 \
-                 AND name > $3 ORDER BY name LIMIT 1 OFFSET $5) ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
+                 AND name > $3 AND name < $5 ORDER BY name LIMIT 1 OFFSET $6) AND name < $5 ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
             ),
         }
     }

@@ -222,6 +222,7 @@ impl Store for RedisStore {
         let mut after = range.after.cloned();
         loop {
             let (page, last) = self.page(shelf, after.as_ref(), range.limit).await?;
+            let page = page.until(range.until);
             // A page must have an entry if there are more.
             if !page.entries.is_empty() || !page.more || last.is_none() {
                 return Ok(page);

@@ -123,7 +123,9 @@ impl Store for RemoteStore {
                 continue;
             }
             let entry = |(name, value): (LeaseName, wire::Value)| (name, value.versioned());
-            return Ok(Page { entries: page.entries.into_iter().map(entry).collect(), more: page.more, now: page.now });
+            let entries = page.entries.into_iter().map(entry).collect();
+            // Not asked of the server: an older one does not know of it.
+            return Ok(Page { entries, more: page.more, now: page.now }.until(range.until));
         }
     }
 

@@ -147,9 +147,12 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
-        let (after, skip, limit) = (range.after.cloned(), range.skip, range.limit);
-        self.with(Phase::Reading, move |database| database.list(shelf, Range { after: after.as_ref(), skip, limit }))
-            .await
+        let (after, until) = (range.after.cloned(), range.until.cloned());
+        let (skip, limit) = (range.skip, range.limit);
+        let list = move |database: &mut Database| {
+            database.list(shelf, Range { after: after.as_ref(), until: until.as_ref(), skip, limit })
+        };
+        self.with(Phase::Reading, list).await
     }
 
     /// Every commit writes to the log next to the file, so a write there is a hint for every key.

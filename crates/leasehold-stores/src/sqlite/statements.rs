@@ -19,9 +19,11 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// How many files must be available: the database, its log, the log's index, and some that SQLite needs besides.
 const FILES_OF_A_DATABASE: usize = 8;
+/// `~` is higher than every character of a name.
+const AFTER_ALL_NAMES: &str = "~";
 const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
 const LIST: &str = "SELECT name, revision, value FROM record
-    WHERE shelf = ?1 AND name > ?2 ORDER BY name LIMIT ?3 OFFSET ?4";
+    WHERE shelf = ?1 AND name > ?2 AND name < ?5 ORDER BY name LIMIT ?3 OFFSET ?4";
 
 /// A connection, and the file it was opened on.
 pub(super) struct Database {
@@ -89,7 +91,7 @@ impl Database {
 
     pub(super) fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
         self.in_place()?;
-        let Range { after, skip, limit } = range;
+        let Range { after, until, skip, limit } = range;
         let list = || {
             let now = now();
             let _inside = critical::enter();
@@ -97,7 +99,8 @@ impl Database {
             let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
             let skip = i64::try_from(skip).unwrap_or(i64::MAX);
             let after = after.map_or("", LeaseName::as_str);
-            let rows = statement.query_map(params![self.namespace.shelf(shelf), after, limit, skip], |row| {
+            let until = until.map_or(AFTER_ALL_NAMES, LeaseName::as_str);
+            let rows = statement.query_map(params![self.namespace.shelf(shelf), after, limit, skip, until], |row| {
                 Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?)))
             })?;
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))

@@ -194,7 +194,8 @@ impl Line {
         limit: usize,
     ) -> Result<Front> {
         let start = LinePosition::before(&self.queue, from)?;
-        let page = self.store.list(Shelf::Line, Range { after: Some(after.unwrap_or(&start)), skip, limit }).await?;
+        let range = Range { skip, ..Range::new(Some(after.unwrap_or(&start)), limit) };
+        let page = self.store.list(Shelf::Line, range).await?;
         let mut front =
             Front { line: Vec::with_capacity(page.entries.len()), last: None, is_all: !page.more, now: page.now };
         for (name, value) in page.entries {
