@@ -13,7 +13,7 @@ use crate::serve::{Problem, Site};
 use axum::Json;
 use axum::body::Bytes;
 use leasehold_core::guard::{self, HighWater, Policy, Rejection};
-use leasehold_core::{Error, Kind, LeaseName, Resolver, Token};
+use leasehold_core::{Error, Event, Kind, LeaseName, Resolver, Token};
 use leasehold_guards::stored::{FenceDocument, FenceRecord, named};
 use leasehold_work::Tokens;
 use serde::{Deserialize, Serialize};
@@ -131,8 +131,14 @@ pub async fn admit(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem
         Order::Ordered => Policy::Ordered,
         Order::OncePerEpoch => Policy::OncePerEpoch,
     };
-    let found = Tokens::new(asked.coordinator().await?).resolve(&token).await?;
-    found.may_write(&token, &resource(&name))?;
+    let coordinator = asked.coordinator().await?;
+    let found = Tokens::new(coordinator.clone()).resolve(&token).await?;
+    if let Err(refusal) = found.may_write(&token, &resource(&name)) {
+        if refusal.kind() == Kind::Fenced {
+            asked.site.tally().once(&asked.namespace, &coordinator, &token.lease, Event::Fenced, token.epoch);
+        }
+        return Err(refusal.into());
+    }
     raise(&asked, &name, &token, |high, token| guard::admit(high, token, policy)).await
 }
 

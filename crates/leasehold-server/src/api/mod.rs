@@ -17,6 +17,7 @@ mod leases;
 pub(crate) mod problems;
 mod queues;
 pub(crate) mod reading;
+pub(crate) mod tally;
 pub(crate) mod trigger;
 pub(crate) mod values;
 

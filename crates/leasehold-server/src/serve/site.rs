@@ -7,6 +7,7 @@ use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
 use crate::access::KeyRing;
 use crate::access::seal::{Seal, Sealing};
+use crate::api::tally::Tally;
 use crate::discreet::{Discreet, unopened};
 use crate::oidc::Exchange;
 use crate::remote::Tended;
@@ -50,6 +51,7 @@ struct Shared {
     connections: AtomicUsize,
     ending: watch::Sender<bool>,
     tended: Tended,
+    tally: Tally,
     sealing: Sealing,
     exchange: Exchange,
 }
@@ -86,6 +88,7 @@ impl Site {
             connections,
             ending,
             tended,
+            tally: Tally::default(),
             sealing: Sealing::default(),
             exchange,
         }))
@@ -121,6 +124,11 @@ impl Site {
     /// What is remembered of the records that clients use.
     pub(crate) fn tended(&self) -> &Tended {
         &self.0.tended
+    }
+
+    /// What is to be counted of leases that are held over the API.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.0.tally
     }
 
     /// What hides from clients where their listings go on, and their keys in cookies.

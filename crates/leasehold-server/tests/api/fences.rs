@@ -1,7 +1,9 @@
 //! Fences for targets that keep none.
 
 use crate::rig::Rig;
+use leasehold_core::{Coordinator, Event, LeaseName};
 use serde_json::json;
+use std::time::Duration;
 
 #[tokio::test]
 async fn an_older_holder_is_refused_once_a_newer_one_was_there() {
@@ -43,4 +45,62 @@ async fn a_token_that_the_store_never_granted_moves_no_fence() {
     let other = rig.post(&key, "leases/other/acquire", json!({ "ttl": "90s" })).await.ok();
     rig.post(&key, "fences/out/admit", json!({ "token": token })).await.ok();
     rig.post(&key, "fences/out/admit", json!({ "token": other["token"] })).await.refused(400, "invalid");
+}
+
+/// Waits until this is counted of a lease: counts are written after the answer.
+async fn counted(leases: &Coordinator, lease: &LeaseName, expected: &[(Event, u64)]) {
+    let mut found = Vec::new();
+    let reached = async {
+        loop {
+            let counters = leases.counters(lease).await.unwrap();
+            found = expected.iter().map(|(event, _)| (*event, counters.get(*event))).collect();
+            if found == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let is_reached = tokio::time::timeout(Duration::from_secs(30), reached).await.is_ok();
+    assert!(is_reached, "{expected:?} was expected, and {found:?} counted");
+}
+
+#[tokio::test]
+async fn what_becomes_of_leases_over_the_api_is_counted_once() {
+    let rig = Rig::start().await;
+    let (key, leases) = (rig.all().await, rig.leases().await);
+    let ttl = json!({ "ttl": "90s" });
+    let mut old = json!(null);
+    for outcome in ["succeeded", "failed"] {
+        old = rig.post(&key, "leases/daily/acquire", ttl.clone()).await.ok();
+        let ended = json!({ "token": old["token"], "outcome": outcome });
+        rig.post(&key, "leases/daily/release", ended.clone()).await.ok();
+        rig.post(&key, "leases/daily/release", ended).await.ok();
+    }
+    for _ in 0..2 {
+        rig.attempt(&key, "third", "leases/daily/acquire", ttl.clone()).await.ok();
+    }
+    rig.post(&key, "leases/daily/acquire", ttl.clone()).await.refused(409, "held");
+    for _ in 0..2 {
+        rig.post(&key, "fences/report.csv/admit", json!({ "token": old["token"] })).await.refused(412, "fenced");
+    }
+    let daily: LeaseName = "daily".parse().unwrap();
+    let expected = [
+        (Event::SkippedOverlap, 1),
+        (Event::Granted, 3),
+        (Event::Succeeded, 1),
+        (Event::Failed, 1),
+        (Event::Fenced, 1),
+        (Event::Lost, 0),
+    ];
+    counted(&leases, &daily, &expected).await;
+    // A holder that an operator has ended, and that goes on asking.
+    let taken = rig.post(&key, "leases/other/acquire", ttl).await.ok();
+    rig.post(&key, "leases/other/revoke", json!({ "why": "stuck", "epoch": 1 })).await.ok();
+    for _ in 0..2 {
+        rig.post(&key, "leases/other/renew", json!({ "token": taken["token"] })).await.refused(409, "lost");
+    }
+    let other: LeaseName = "other".parse().unwrap();
+    counted(&leases, &other, &[(Event::Granted, 1), (Event::Evicted, 1), (Event::Lost, 0)]).await;
+    let counters = leases.counters(&daily).await.unwrap();
+    assert!(expected.iter().all(|(event, times)| counters.get(*event) == *times), "{counters:?}");
 }

@@ -15,8 +15,8 @@ use axum::Json;
 use axum::body::Bytes;
 use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
 use leasehold_core::{
-    Acquired, Ask, Checkpoint, Coordinator, Epoch, Grant, Kind, Label, LeaseName, Marker, Outcome, Ownership, Released,
-    Resolver, Slot, Tenure, Token,
+    Acquired, Ask, Checkpoint, Coordinator, Epoch, Event, Grant, Kind, Label, LeaseName, Marker, Outcome, Ownership,
+    Reason, Released, Resolver, Slot, Tenure, Token, TokenState,
 };
 use leasehold_work::Tokens;
 use serde::{Deserialize, Serialize};
@@ -157,10 +157,15 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
             if asked.attempt.is_some() {
                 check_same(&grant, &ask)?;
             }
+            let (epoch, last) = (grant.token().epoch, grant.record().transfers.last());
+            // What became of a slot whose run died is for the journal to say.
+            let died = ask.slot.is_none() && last.is_some_and(|last| last.reason == Reason::Expired);
+            asked.site.tally().granted(&asked.namespace, &coordinator, &name, epoch, died);
             Ok(Json(Granted::new(&asked, &grant)))
         }
         Ok(Acquired::Refused { refusal, .. }) => {
             pending.is_over = true;
+            asked.site.tally().refused(&asked.namespace, &coordinator, &name, &refusal);
             Err(refused(&name, &refusal))
         }
         Err(error) => {
@@ -243,12 +248,18 @@ fn own(name: &LeaseName, text: &str) -> Result<Token, Problem> {
 }
 
 /// What is wrong with a token that the record does not know as its holder's: found out where it was lost.
-async fn told(coordinator: &Coordinator, token: &Token, error: leasehold_core::Error) -> Problem {
+async fn told(asked: &Asked, coordinator: &Coordinator, token: &Token, error: leasehold_core::Error) -> Problem {
     if error.kind() != Kind::Lost {
         return error.into();
     }
     match coordinator.resolve(token).await {
-        Ok(found) if found.in_force(token).is_err() => found.refusal(token).into(),
+        Ok(found) if found.in_force(token).is_err() => {
+            if let TokenState::Superseded { .. } = found.state {
+                let (lease, epoch) = (&token.lease, token.epoch);
+                asked.site.tally().once(&asked.namespace, coordinator, lease, Event::Lost, epoch);
+            }
+            found.refusal(token).into()
+        }
         _ => error.into(),
     }
 }
@@ -268,7 +279,7 @@ pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<Granted>, Problem> 
     };
     match renewing.await {
         Ok(grant) => Ok(Json(Granted::new(&asked, &grant))),
-        Err(error) => Err(told(&coordinator, &token, error).await),
+        Err(error) => Err(told(&asked, &coordinator, &token, error).await),
     }
 }
 
@@ -319,10 +330,20 @@ pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> 
     };
     let coordinator = asked.coordinator_of_holder().await?;
     let outcome = match coordinator.release_by_token(&token, outcome).await? {
-        Released::Now => outcome,
+        Released::Now => {
+            let event = match outcome {
+                Outcome::Succeeded => Some(Event::Succeeded),
+                Outcome::Failed => Some(Event::Failed),
+                _ => None,
+            };
+            if let Some(event) = event {
+                asked.site.tally().once(&asked.namespace, &coordinator, &name, event, token.epoch);
+            }
+            outcome
+        }
         Released::Already(before) => before,
         Released::Lost(refusal) => {
-            return Err(told(&coordinator, &token, leasehold_core::lost_error(&token, &refusal)).await);
+            return Err(told(&asked, &coordinator, &token, leasehold_core::lost_error(&token, &refusal)).await);
         }
     };
     Ok(Json(Freed { lease: name.to_string(), epoch: token.epoch.get(), outcome: outcome.as_str() }))

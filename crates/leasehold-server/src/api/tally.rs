@@ -1,0 +1,103 @@
+//! What becomes of leases that are held over the API, counted as the command counts it: for `stats`, metrics and alerts.
+//!
+//! Promise: no answer waits for a count, and whatever is asked for at once, one count is written at a time. Repeating a request at
+//! this server counts once for each epoch. Non-promise: a count may be missed when the server ends, when too many are to be
+//! written, or while the store is away; a request that is repeated at another server may count twice.
+
+use leasehold_core::lease::protocol::Refusal;
+use leasehold_core::{Coordinator, EndedRun, Epoch, Event, LeaseName, Right};
+use leasehold_stores::Namespace;
+use leasehold_system::sync::Mutex;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// How many different counts wait to be written at most. More are missed.
+const MOST_PENDING: usize = 10_000;
+/// Of how many events it is known that they were counted. Then that is forgotten.
+const MOST_KNOWN: usize = 100_000;
+
+type What = (Namespace, LeaseName, Event, Option<Epoch>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// How often each is to be counted.
+    counts: BTreeMap<What, (Coordinator, u64)>,
+    is_written: bool,
+    once: HashSet<What>,
+}
+
+/// Counts that are to be written. Cloning it is cheap.
+#[derive(Debug, Clone, Default)]
+pub struct Tally(Arc<Mutex<Pending>>);
+
+impl Tally {
+    /// An acquisition under this epoch, however often it is asked for. `died` if the holder before it ran out of time.
+    pub fn granted(&self, namespace: &Namespace, leases: &Coordinator, lease: &LeaseName, epoch: Epoch, died: bool) {
+        for event in [Some(Event::Granted), died.then_some(Event::Died)].into_iter().flatten() {
+            self.once(namespace, leases, lease, event, epoch);
+        }
+    }
+
+    /// An acquisition that was refused.
+    pub fn refused(&self, namespace: &Namespace, leases: &Coordinator, lease: &LeaseName, refusal: &Refusal) {
+        let event = match refusal {
+            Refusal::Paused(_) => Event::Paused,
+            Refusal::AlreadyRun(_) | Refusal::TooSoon { .. } => Event::AlreadyRun,
+            _ => Event::SkippedOverlap,
+        };
+        self.add((namespace.clone(), lease.clone(), event, None), leases);
+    }
+
+    /// What became of an epoch: however often it is said, it counts once. Items have no counters.
+    pub fn once(&self, namespace: &Namespace, leases: &Coordinator, lease: &LeaseName, event: Event, epoch: Epoch) {
+        if Right::of(lease) != Right::Lease {
+            return;
+        }
+        let what = (namespace.clone(), lease.clone(), event, Some(epoch));
+        {
+            let mut pending = self.0.lock();
+            if pending.once.len() >= MOST_KNOWN {
+                pending.once.clear();
+            }
+            if !pending.once.insert(what.clone()) {
+                return;
+            }
+        }
+        // Only of a loss does the epoch tell more.
+        let epoch = what.3.filter(|_| event == Event::Lost);
+        self.add((what.0, what.1, event, epoch), leases);
+    }
+
+    fn add(&self, what: What, leases: &Coordinator) {
+        let mut pending = self.0.lock();
+        if pending.counts.len() >= MOST_PENDING && !pending.counts.contains_key(&what) {
+            return;
+        }
+        pending.counts.entry(what).or_insert_with(|| (leases.clone(), 0)).1 += 1;
+        if !std::mem::replace(&mut pending.is_written, true) {
+            tokio::spawn(self.clone().write());
+        }
+    }
+
+    async fn write(self) {
+        loop {
+            let next = {
+                let mut pending = self.0.lock();
+                let next = pending.counts.pop_first();
+                pending.is_written = next.is_some();
+                next
+            };
+            let Some(((_, lease, event, epoch), (leases, times))) = next else { return };
+            let counted = match epoch {
+                // A lease that an operator took away counts as that.
+                Some(_) => {
+                    leases.count_run(&lease, &EndedRun { event: Some(event), epoch, ..EndedRun::default() }).await
+                }
+                None => leases.count_many(&lease, event, times).await,
+            };
+            if let Err(error) = counted {
+                tracing::debug!("what became of `{lease}` was not counted: {error}");
+            }
+        }
+    }
+}
