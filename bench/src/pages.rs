@@ -1,5 +1,8 @@
 //! The page of `leasehold serve` where there are a million leases and a million items: how long each page takes.
 //!
+//! Beside one long queue, the same number of items is measured in ten queues, and once more after each entry of their lines was
+//! updated and the database had no time to clean up.
+//!
 //! Promise: the records are valid, in every state that a lease or an item has, and the pages are read over HTTP with a session, as
 //! a browser reads them. Non-promise: there is no peer; the records are copies of a thousand leases and a thousand items, which
 //! differ in their names alone.
@@ -23,6 +26,8 @@ const WITHIN: Demand = Demand::AtMost(Duration::from_millis(200));
 /// How many of each are made by the rules, and how often each is copied.
 const MADE: usize = 1_000;
 const COPIES: usize = 1_000;
+/// Where there are several queues: how many.
+const QUEUES: usize = 10;
 /// How often each page is read before it is timed, and timed.
 const WARM: usize = 3;
 const TIMES: usize = 100;
@@ -39,6 +44,17 @@ pub fn compare(scratch: &Scratch, leasehold: &Path, is_quick: bool) -> Result<Ve
         multiply_rows(&file, copies)?;
         pages("sqlite", leasehold, &folder, &url, &dead).await
     })?;
+    let (folder, file) = (scratch.folder("pages-queues")?, folder.join("queues.db"));
+    rows.extend(runtime.block_on(async {
+        let url = format!("sqlite:{}", file.display());
+        fill_queues(&url).await?;
+        multiply_rows(&file, copies)?;
+        let server = Server::start(leasehold, &folder, &url)?;
+        let mut rows = queues("sqlite", "", &server).await?;
+        rusqlite::Connection::open(&file)?.execute_batch(UPDATED)?;
+        rows.extend(queues("sqlite", ", updated", &server).await?);
+        anyhow::Ok(rows)
+    })?);
     let (database, folder) = (Postgres::with(&[]), scratch.folder("pages-postgres")?);
     rows.extend(runtime.block_on(async {
         let url = Postgres::url(database.port());
@@ -50,8 +66,26 @@ pub fn compare(scratch: &Scratch, leasehold: &Path, is_quick: bool) -> Result<Ve
         client.batch_execute("VACUUM ANALYZE leasehold_record").await?;
         pages("postgres", leasehold, &folder, &url, &dead).await
     })?);
+    drop(database);
+    let (database, folder) = (Postgres::with(&["autovacuum=off"]), scratch.folder("pages-queues-postgres")?);
+    rows.extend(runtime.block_on(async {
+        let url = Postgres::url(database.port());
+        fill_queues(&url).await?;
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+        tokio::spawn(connection);
+        multiply(&client, copies).await?;
+        client.batch_execute("VACUUM ANALYZE leasehold_record").await?;
+        let server = Server::start(leasehold, &folder, &url)?;
+        let mut rows = queues("postgres", "", &server).await?;
+        client.batch_execute(&UPDATED.replace("record", "leasehold_record")).await?;
+        rows.extend(queues("postgres", ", updated", &server).await?);
+        anyhow::Ok(rows)
+    })?);
     Ok(rows)
 }
+
+/// Every entry of a line, as if its item had been retried. In PostgreSQL the old rows are left to be vacuumed.
+const UPDATED: &str = "UPDATE record SET revision = revision + 1 WHERE shelf = 'line'";
 
 /// Leases and items in every state; gives the id of a dead letter.
 async fn fill(url: &str) -> Result<String> {
@@ -93,12 +127,25 @@ async fn fill(url: &str) -> Result<String> {
     dead.context("no dead letter")
 }
 
+/// Items that wait, in several queues.
+async fn fill_queues(url: &str) -> Result<()> {
+    let store = leasehold_stores::open(&url.parse()?).await?;
+    for number in 0..QUEUES {
+        let queue = Queue::new(store.clone(), format!("mail-{number}").parse()?);
+        queue.add_all(vec![NewItem::default(); MADE / QUEUES]).await?;
+    }
+    Ok(())
+}
+
+async fn queues(engine: &str, how: &str, server: &Server) -> Result<Vec<Row>> {
+    let (all, one) = (format!("Queues, {QUEUES} long ones{how}"), format!("Queue, of {QUEUES} long ones{how}"));
+    timed(engine, server, &[(&all, "queues"), (&one, "queue/mail-3")]).await
+}
+
 async fn pages(engine: &str, leasehold: &Path, folder: &Path, store: &str, dead: &str) -> Result<Vec<Row>> {
     let server = Server::start(leasehold, folder, store)?;
-    let cookies = sign_in(&server).await?;
     let item = format!("item/mail/{dead}");
-    let mut rows = Vec::new();
-    for (what, path) in [
+    let pages = [
         ("Leases", "leases"),
         ("Leases, searched for what is nowhere", "leases?q=nothing-like-this"),
         ("Leases, stalled ones", "leases?state=stalled"),
@@ -109,11 +156,18 @@ async fn pages(engine: &str, leasehold: &Path, folder: &Path, store: &str, dead:
         ("Item", item.as_str()),
         ("Jobs", "jobs"),
         ("Health", "health"),
-    ] {
+    ];
+    timed(engine, &server, &pages).await
+}
+
+async fn timed(engine: &str, server: &Server, pages: &[(&str, &str)]) -> Result<Vec<Row>> {
+    let cookies = sign_in(server).await?;
+    let mut rows = Vec::new();
+    for (what, path) in pages {
         let mut took = Vec::new();
         for number in 0..WARM + TIMES {
             let started = SystemClock.now();
-            let (status, _) = ask(&server, "GET", &format!("/ns/default/{path}"), &cookies, "").await?;
+            let (status, _) = ask(server, "GET", &format!("/ns/default/{path}"), &cookies, "").await?;
             ensure!(status == 200, "{path}: status {status}");
             if number >= WARM {
                 took.push(SystemClock.now().saturating_since(started));

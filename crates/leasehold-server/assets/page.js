@@ -166,7 +166,9 @@ function follow(channel) {
   const lock = `leasehold ${body.dataset.changes}`;
   navigator.locks
     .request(lock, { signal: asking.signal }, () => new Promise((release) => {
-      const stream = new EventSource(body.dataset.changes);
+      // The tab with the stream is one that somebody looks at: what its page is about is looked at more closely.
+      const about = body.dataset.about ? `?about=${body.dataset.about}` : "";
+      const stream = new EventSource(body.dataset.changes + about);
       giveBack = () => {
         stream.close();
         release();

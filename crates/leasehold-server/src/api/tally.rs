@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// How many different counts wait to be written at most. More are missed.
-const MOST_PENDING: usize = 10_000;
+const MAX_PENDING: usize = 10_000;
 /// Of how many events it is known that they were counted. Then that is forgotten.
-const MOST_KNOWN: usize = 100_000;
+const MAX_KNOWN: usize = 100_000;
 
 type What = (Namespace, LeaseName, Event, Option<Epoch>);
 
@@ -56,7 +56,7 @@ impl Tally {
         let what = (namespace.clone(), lease.clone(), event, Some(epoch));
         {
             let mut pending = self.0.lock();
-            if pending.once.len() >= MOST_KNOWN {
+            if pending.once.len() >= MAX_KNOWN {
                 pending.once.clear();
             }
             if !pending.once.insert(what.clone()) {
@@ -70,7 +70,7 @@ impl Tally {
 
     fn add(&self, what: What, leases: &Coordinator) {
         let mut pending = self.0.lock();
-        if pending.counts.len() >= MOST_PENDING && !pending.counts.contains_key(&what) {
+        if pending.counts.len() >= MAX_PENDING && !pending.counts.contains_key(&what) {
             return;
         }
         pending.counts.entry(what).or_insert_with(|| (leases.clone(), 0)).1 += 1;

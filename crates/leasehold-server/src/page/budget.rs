@@ -3,6 +3,8 @@
 //! A read is a call that the store answers once: one record, or one page of a listing. Every number is a bound for any content:
 //! a namespace of a million leases costs a page no more than one of a hundred.
 
+use std::time::Duration;
+
 /// How many leases a page shows.
 pub const LEASES: usize = 100;
 /// How many records one step of a search looks at.
@@ -23,6 +25,10 @@ pub const QUEUES: usize = 20;
 pub const COUNTED: usize = 1_000;
 /// Beyond that it is only found out which of these there are more of.
 pub const MORE_THAN: [usize; 3] = [10_000, 100_000, 500_000];
+/// Up to here they are counted when the time for counting is over.
+pub const COUNTED_LATE: usize = 100;
+/// How long a page looks for these bounds, of all queues on it together.
+pub const COUNTING: Duration = Duration::from_millis(80);
 /// Reads of one count.
 pub const COUNT_READS: u64 = 1 + MORE_THAN.len() as u64;
 /// Parts of a queue's line that are counted apart: claimed, due later, and waiting.
@@ -65,3 +71,5 @@ pub const HEALTH_READS: u64 = ROUND_TRIPS as u64 + 4;
 pub const WATCHED: usize = 200;
 /// Reads of one look for changes: leases, journals, the lines of queues.
 pub const CHANGES_READS: u64 = 3;
+/// Reads of one look at what a page is about: a job has a lease and a journal.
+pub const ABOUT_READS: u64 = 2;

@@ -1,17 +1,21 @@
 //! Hints that something of a namespace may have changed, as a stream of events.
 //!
 //! One task per namespace and server looks for all streams, and only while there are any. It compares the revisions of a bounded
-//! number of records. Every few seconds it hints anyway: what lies beyond that number changes too.
+//! number of records. Every few seconds it hints anyway: what lies beyond that number changes too. Each stream also looks at what
+//! the page that has it is about ([`Subject`]).
 //!
 //! Promise: hints only. They may be late, doubled or missing; a page that hears one reads for itself, as often as
 //! [`FLOOR`] allows.
 
 use super::Shared;
 use super::budget::WATCHED;
+use super::form::Fields;
+use super::subject::Subject;
 use super::visit::Visit;
 use crate::access::Verb;
 use crate::serve::{Problem, Waiter, Waiting};
 use axum::Extension;
+use axum::extract::RawQuery;
 use axum::http::HeaderValue;
 use axum::http::header::CACHE_CONTROL;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -31,7 +35,7 @@ use tokio::sync::watch;
 /// No page is read again sooner than that after it was read.
 pub const FLOOR: Duration = Duration::from_secs(2);
 /// How often it is looked for changes.
-const LOOK: Duration = Duration::from_secs(1);
+pub const LOOK: Duration = Duration::from_secs(1);
 /// After so many looks without a change there is a hint all the same.
 const ANYWAY: u32 = 15;
 /// So that proxies see that the stream lives.
@@ -91,12 +95,18 @@ pub async fn stream(
     visit: Visit,
     waiter: Waiter,
     Extension(shared): Extension<Arc<Shared>>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     if !visit.caller.scope().verbs.has(Verb::Read) {
         visit.caller.may(Verb::Read, &visit.namespace, None)?;
     }
     let pulse = shared.pulses.follow(&visit.namespace, &visit.coordinator);
-    let events = hints(waiter.begin()?, pulse);
+    let subject = match Fields::of_query(query.as_deref()).get("about") {
+        // A page that cannot be read shows why by itself.
+        Some(path) => Subject::of(&visit, path).await.ok().flatten(),
+        None => None,
+    };
+    let events = hints(waiter.begin()?, pulse, subject);
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(ALIVE)).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Proxies that collect answers would keep the hints to themselves.
@@ -104,11 +114,15 @@ pub async fn stream(
     Ok(response)
 }
 
-fn hints(waiting: Waiting, pulse: watch::Receiver<u64>) -> impl Stream<Item = Result<Event, Infallible>> {
+fn hints(
+    waiting: Waiting,
+    pulse: watch::Receiver<u64>,
+    subject: Option<Subject>,
+) -> impl Stream<Item = Result<Event, Infallible>> {
     let floor = u64::try_from(FLOOR.as_millis()).unwrap_or(u64::MAX);
     // The first event says how often a page may be read, and how soon to come back when the stream breaks.
     let first = Event::default().event("floor").data(floor.to_string()).retry(FLOOR);
-    stream::unfold((Some(first), waiting, pulse), |(first, mut waiting, mut pulse)| async move {
+    stream::unfold((Some(first), waiting, pulse, subject), |(first, mut waiting, mut pulse, mut subject)| async move {
         let event = match first {
             Some(first) => first,
             None => tokio::select! {
@@ -117,8 +131,16 @@ fn hints(waiting: Waiting, pulse: watch::Receiver<u64>) -> impl Stream<Item = Re
                     Ok(()) => Event::default().event("changed").data(pulse.borrow_and_update().to_string()),
                     Err(_) => return None,
                 },
+                () = changed(subject.as_mut()) => Event::default().event("changed").data(pulse.borrow().to_string()),
             },
         };
-        Some((Ok(event), (None, waiting, pulse)))
+        Some((Ok(event), (None, waiting, pulse, subject)))
     })
+}
+
+async fn changed(subject: Option<&mut Subject>) {
+    match subject {
+        Some(subject) => subject.changed().await,
+        None => std::future::pending().await,
+    }
 }

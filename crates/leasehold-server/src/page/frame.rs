@@ -18,6 +18,8 @@ pub struct Frame {
     pub base: String,
     /// The namespace, if the page is of one.
     pub namespace: Option<String>,
+    /// What the page is about, as the stream of changes takes it.
+    pub about: Option<String>,
     /// Who is signed in: the key's label and id.
     pub who: Option<(String, String)>,
     /// The token of forms.

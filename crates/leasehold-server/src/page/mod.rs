@@ -13,6 +13,7 @@ mod assets;
 pub mod budget;
 mod bulk;
 mod changes;
+mod counts;
 mod entry;
 mod fences;
 mod form;
@@ -25,6 +26,7 @@ mod leases;
 mod notice;
 mod queues;
 mod runs;
+mod subject;
 mod throughput;
 mod timeline;
 mod times;
@@ -42,6 +44,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pulses: changes::Pulses,
+    bounds: counts::Bounds,
 }
 
 /// What needs no key: the way in, and the way out.

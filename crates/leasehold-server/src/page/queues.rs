@@ -1,10 +1,11 @@
 //! Queues: how much waits, since when, and what was given up, by reason.
 //!
-//! Promise: nothing here counts a long line one by one: from a thousand on it is only said which bound the number exceeds.
 //! Non-promise: positions in line are hints, so a number may be off by what is changing.
 
-use super::budget::{BULK, COUNTED, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, MORE_THAN, QUEUES, RECENT_STEP};
+use super::Shared;
+use super::budget::{BULK, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, QUEUES, RECENT_STEP};
 use super::bulk::{self, BulkOrder};
+use super::counts::{Counting, Counts};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::lease::Notice;
@@ -13,74 +14,16 @@ use super::times::{When, thousands};
 use super::visit::Visit;
 use crate::serve::Problem;
 use askama::Template;
+use axum::Extension;
 use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
 use axum::response::Response;
-use leasehold_core::item::{Item, ItemName, LinePosition, Priority, QueueName, Section, State};
+use leasehold_core::item::{Item, ItemName, QueueName, State};
 use leasehold_core::store::Range;
-use leasehold_core::{LeaseName, Shelf, Store, Timestamp};
+use leasehold_core::{LeaseName, Shelf, Timestamp};
 use leasehold_work::queue::Queue;
 use std::collections::{BTreeMap, HashMap};
-
-/// A number of entries, as far as it was counted.
-#[derive(Debug, Clone, Copy, Default)]
-struct Count {
-    least: usize,
-    is_more: bool,
-}
-
-impl Count {
-    fn words(self) -> String {
-        format!("{}{}", thousands(self.least as u64), if self.is_more { "+" } else { "" })
-    }
-}
-
-/// The line of a queue, counted by its parts.
-#[derive(Debug)]
-struct Counts {
-    waiting: Count,
-    claimed: Count,
-    later: Count,
-    oldest: Option<Timestamp>,
-    now: Timestamp,
-}
-
-impl Counts {
-    async fn of(store: &dyn Store, queue: &QueueName) -> leasehold_core::Result<Self> {
-        let (aside, later) = (Section::Aside, Section::Later(Priority::default()));
-        let (claimed, _, now) = part(store, queue, aside, |section| matches!(section, Section::Aside)).await?;
-        let (later, ..) = part(store, queue, later, |section| matches!(section, Section::Later(_))).await?;
-        let urgent = Section::Waiting(Priority::HIGHEST);
-        let (waiting, oldest, _) = part(store, queue, urgent, |section| matches!(section, Section::Waiting(_))).await?;
-        Ok(Counts { waiting, claimed, later, oldest, now })
-    }
-}
-
-/// Counts one part of a line; the least time in what was looked at, and the store's time.
-async fn part(
-    store: &dyn Store,
-    queue: &QueueName,
-    section: Section,
-    is_part: impl Fn(Section) -> bool,
-) -> leasehold_core::Result<(Count, Option<Timestamp>, Timestamp)> {
-    let before = LinePosition::before(queue, section)?;
-    let belongs = |name: &LeaseName| LinePosition::parse(queue, name).filter(|position| is_part(position.section));
-    let page = store.list(Shelf::Line, Range::new(Some(&before), COUNTED)).await?;
-    let found: Vec<LinePosition> = page.entries.iter().map_while(|(name, _)| belongs(name)).collect();
-    let oldest = found.iter().map(|position| position.at).min();
-    let mut count = Count { least: found.len(), is_more: found.len() >= COUNTED && page.more };
-    // Each probe goes on from the one before it: a store walks past what it skips.
-    let (mut last, mut passed) = (page.entries.last().map(|(name, _)| name.clone()), page.entries.len());
-    for bound in MORE_THAN.into_iter().filter(|_| count.is_more) {
-        let range = Range { after: last.as_ref(), skip: bound - passed, limit: 1 };
-        let probe = store.list(Shelf::Line, range).await?;
-        let Some((name, _)) = probe.entries.into_iter().next().filter(|(name, _)| belongs(name).is_some()) else {
-            break;
-        };
-        (last, passed, count.least) = (Some(name), bound + 1, bound);
-    }
-    Ok((count, oldest, page.now))
-}
+use std::sync::Arc;
 
 /// A queue in the listing.
 struct Row {
@@ -103,16 +46,21 @@ struct QueuesPage {
 }
 
 /// All queues.
-pub async fn all(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub async fn all(
+    visit: Visit,
+    Extension(shared): Extension<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
     let fields = Fields::of_query(query.as_deref());
     let after = visit.after(&fields).await?;
     let store = visit.coordinator.store().clone();
     let page = store.list(Shelf::Queue, Range::new(after.as_ref(), QUEUES)).await?;
     let mut rows = Vec::new();
     let mut now = page.now;
+    let mut counting = Counting::begin(&visit.namespace, &shared.bounds, visit.coordinator.clock().as_ref());
     for (name, _) in page.entries.iter().filter(|(name, _)| visit.sees(name.as_str())) {
         let Ok(queue) = name.as_str().parse::<QueueName>() else { continue };
-        let counts = Counts::of(store.as_ref(), &queue).await?;
+        let counts = Counts::of(store.as_ref(), &queue, &mut counting).await?;
         now = counts.now;
         let (items, mut ended) = (Queue::new(store.clone(), queue.clone()), Throughput::default());
         ended.look_at_first(&items, FIRST_STEP).await?;
@@ -241,6 +189,7 @@ pub fn queue_in(path: &HashMap<String, String>) -> Result<QueueName, Problem> {
 /// One queue.
 pub async fn one(
     visit: Visit,
+    Extension(shared): Extension<Arc<Shared>>,
     Path(path): Path<HashMap<String, String>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
@@ -253,7 +202,8 @@ pub async fn one(
     if store.read(&leasehold_core::Key::new(Shelf::Queue, &LeaseName::new(name.as_str())?)).await?.value.is_none() {
         return Err(Problem::not_found(format!("nothing was ever added to a queue `{name}` in `{}`", visit.namespace)));
     }
-    let counts = Counts::of(store.as_ref(), &name).await?;
+    let mut counting = Counting::begin(&visit.namespace, &shared.bounds, visit.coordinator.clock().as_ref());
+    let counts = Counts::of(store.as_ref(), &name, &mut counting).await?;
     let mut found = search(&queue, after.clone()).await?;
     let now = counts.now;
     found.ended.look(&queue, now, counts.oldest, ITEMS_STEP).await?;

@@ -3,6 +3,7 @@
 use super::form::{Fields, in_query};
 use super::frame::Frame;
 use super::notice;
+use super::subject::path_of;
 use crate::access::seal::Seal;
 use crate::access::{Caller, Denied, Namespaces, Verb};
 use crate::api::trigger::ask_for_run;
@@ -122,6 +123,7 @@ pub fn frame_for(caller: &Caller, base: String, namespace: Option<&Namespace>, t
         who: Some((caller.label.to_string(), caller.key.to_string())),
         token,
         roams: caller.scope().namespaces == Namespaces::All,
+        about: String::new(),
         narrow: (!names.iter().any(|name| name == "*")).then(|| names.join(", ")),
     }
 }
@@ -231,7 +233,7 @@ impl FromRequestParts<Site> for Visit {
         let coordinator = site.coordinator(&namespace).await?;
         let base = prefix(parts.extensions.get::<OriginalUri>().map(|original| &original.0), &parts.uri);
         let token = site.seal().await?.token(&cookie);
-        let frame = frame_for(&caller, base, Some(&namespace), token);
+        let frame = Frame { about: path_of(parts.uri.path()), ..frame_for(&caller, base, Some(&namespace), token) };
         let noticed = notice::told(&parts.headers);
         Ok(Visit { caller, namespace, coordinator, frame, noticed, cookie, site: site.clone() })
     }

@@ -204,7 +204,7 @@ const acts = {
 
   async tabs() {
     const first = context.pages()[0];
-    const isStream = (request) => request.url().endsWith("/changes");
+    const isStream = (request) => new URL(request.url()).pathname.endsWith("/changes");
     let streams = 0;
     context.on("request", (request) => { if (isStream(request)) streams += 1; });
     const begun = context.waitForEvent("request", isStream);

@@ -68,7 +68,14 @@ async fn a_long_line_is_not_counted_one_by_one() {
     let some = Queue::with_clock(store, "some".parse().unwrap(), stage.clock.clone());
     some.add_all(vec![NewItem::default(); 999]).await.unwrap();
     let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
-    let page = client.get("/ns/default/queues").await.body;
+    // On a busy machine the page's time may be over before the bound is proven; what is proven stays for the next one.
+    let mut page = String::new();
+    for _ in 0..50 {
+        page = client.get("/ns/default/queues").await.body;
+        if page.contains(">10,000+<") {
+            break;
+        }
+    }
     assert!(page.contains(">10,000+<") && page.contains(">999<") && !page.contains("11,000"), "{page}");
 }
 

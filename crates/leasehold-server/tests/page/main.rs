@@ -7,6 +7,7 @@ mod budgets;
 mod bulk;
 mod fences;
 mod health;
+mod live;
 mod plain;
 mod scene;
 mod stage;

@@ -104,6 +104,22 @@ async fn without_a_session_every_page_leads_to_the_way_in_and_back() {
 }
 
 #[tokio::test]
+async fn an_address_where_nothing_is_gives_a_browser_a_page_and_a_program_json() {
+    let stage = Stage::start().await;
+    let mut client = Client::new(&stage);
+    let browser = [("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
+    for path in ["/ns/default/nothing", "/nothing"] {
+        let answer = client.send("GET", path, &browser, "").await;
+        assert_eq!((answer.status, answer.header("content-type")), (404, Some("text/html; charset=utf-8")), "{path}");
+        assert!(answer.body.contains("There is no page at this address."), "{}", answer.body);
+        let answer = client.get(path).await;
+        assert_eq!((answer.status, answer.header("content-type")), (404, Some("application/problem+json")), "{path}");
+    }
+    let answer = client.send("GET", "/v1/nothing", &browser, "").await;
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+}
+
+#[tokio::test]
 async fn an_order_needs_a_why_the_epoch_that_was_seen_and_the_sessions_token() {
     let stage = Stage::start().await;
     let leases = stage.leases();

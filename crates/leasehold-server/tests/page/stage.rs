@@ -221,6 +221,16 @@ impl Client {
         self.send("POST", path, &headers, &body.join("&")).await
     }
 
+    /// Asks for a stream of events, and leaves it open.
+    pub async fn open(&self, path: &str) -> TcpStream {
+        let cookies: Vec<String> = self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let (address, cookies) = (self.address, cookies.join("; "));
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nCookie: {cookies}\r\n\r\n");
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
+    }
+
     pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
         for (name, value) in headers {
