@@ -55,6 +55,7 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     let url = format!("{scheme}://{}{prefix}", server.address());
     context
         .print(|| json!({ "listen": server.address().to_string(), "url": url }), || format!("listening on {url}\n"))?;
+    output::say(&format!("the page: open {url}/ in a browser, and sign in with a key"));
     let mut manager = ServiceManager::from_environment();
     manager.ready(&format!("listening on {url}"));
     let announced = site.announce();

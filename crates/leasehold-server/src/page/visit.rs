@@ -123,7 +123,7 @@ pub fn frame_for(caller: &Caller, base: String, namespace: Option<&Namespace>, t
         who: Some((caller.label.to_string(), caller.key.to_string())),
         token,
         roams: caller.scope().namespaces == Namespaces::All,
-        about: String::new(),
+        about: None,
         narrow: (!names.iter().any(|name| name == "*")).then(|| names.join(", ")),
     }
 }
