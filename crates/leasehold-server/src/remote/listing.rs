@@ -61,7 +61,7 @@ impl Asked<'_> {
         let mut found = Found { entries: Vec::new(), more: false, stopped_at: None, now: Timestamp::from_millis(0) };
         for read in 0..MAX_READS {
             let range = match read {
-                0 => Range { after: at.as_ref(), skip: skipped_there, limit: wanted + skip },
+                0 => Range { skip: skipped_there, ..Range::new(at.as_ref(), wanted + skip) },
                 _ => Range::new(at.as_ref(), wanted.max(LEAST_READ)),
             };
             let page = store.list(self.shelf, Range { limit: range.limit.min(MAX_ENTRIES + 1), ..range }).await?;
