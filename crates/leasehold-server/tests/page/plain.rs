@@ -357,6 +357,17 @@ async fn queues_with_dead_letters_are_marked_and_lead_to_the_reasons() {
 }
 
 #[tokio::test]
+async fn a_session_ends_after_half_a_day_of_the_stores_clock() {
+    let stage = Stage::start().await;
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    // The store's clock is moved on, and this machine's own is not.
+    for (on, status) in [(MINUTE * (12 * 60 - 5), 200), (MINUTE * 10, 303)] {
+        stage.clock.advance(on);
+        assert_eq!(client.get("/ns/default/leases").await.status, status, "{on:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_nobody_runs_any_more_does_not_look_healthy() {
     let stage = Stage::start().await;
     let publisher = Publisher {
@@ -365,11 +376,12 @@ async fn a_job_that_nobody_runs_any_more_does_not_look_healthy() {
         host: "scheduler-1".to_owned(),
     };
     Definitions::new(stage.leases()).publish(&[job("hourly", "0 * * * *", "UTC")], &publisher).await.unwrap();
-    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let key = stage.key("ada", "read", &["*"], None).await;
     for (path, is_overdue) in [("jobs", false), ("job/hourly", false), ("jobs", true), ("job/hourly", true)] {
         if is_overdue {
             stage.clock.advance(MINUTE * 60 * 30);
         }
+        let mut client = Client::signed_in(&stage, &key).await;
         let page = client.get(&format!("/ns/default/{path}")).await;
         assert_eq!(page.status, 200, "{path}");
         assert_eq!(page.body.contains("late, missed "), is_overdue, "{path}: {}", page.body);
