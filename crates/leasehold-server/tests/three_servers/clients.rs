@@ -10,8 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How many leases all clients want.
-pub const LEASES: u64 = 5;
+/// How many leases so many clients want: few enough to be fought for, and enough that each client gets one now and then.
+pub const fn leases_of(clients: u64) -> u64 {
+    if clients > 40 { clients / 8 } else { 5 }
+}
+
 /// The queue that they work on.
 pub const QUEUE: &str = "work";
 /// How many items each client adds.
@@ -40,14 +43,16 @@ pub struct Client {
     log: Arc<Mutex<Log>>,
     random: Random,
     added: u64,
+    wanted: u64,
 }
 
 impl Client {
-    pub fn new(number: u64, store: Arc<dyn Store>, seed: u64, log: Arc<Mutex<Log>>) -> Self {
+    /// `wanted` is how many leases the clients want.
+    pub fn new(number: u64, store: Arc<dyn Store>, seed: u64, log: Arc<Mutex<Log>>, wanted: u64) -> Self {
         let queue = Queue::new(store.clone(), QUEUE.parse().unwrap());
         let claimer = Claimer::new(queue.clone(), None, Ttl::new(TTL).unwrap()).unwrap();
         let random = Random(seed.wrapping_add(number << 32));
-        Client { number, leases: Coordinator::new(store), queue, claimer, log, random, added: 0 }
+        Client { number, leases: Coordinator::new(store), queue, claimer, log, random, added: 0, wanted }
     }
 
     /// Until the run is calm, and every item is done.
@@ -87,7 +92,7 @@ impl Client {
 
     /// One tenure: some renewals, and then a release, or silence, or a late return.
     async fn hold(&mut self) {
-        let lease = format!("lease-{}", self.random.below(LEASES)).parse().unwrap();
+        let lease = format!("lease-{}", self.random.below(self.wanted)).parse().unwrap();
         let ask = Ask::new(HolderId::new(None), Ttl::new(TTL).unwrap());
         let wait = Duration::from_millis(self.random.below(2000));
         let mut grant = match self.leases.acquire_within(&[lease], &ask, wait).await {

@@ -14,7 +14,7 @@ mod clients;
 mod servers;
 
 use check::{Log, Stored, Verdict, verdicts};
-use clients::{Client, LEASES, Phase, QUEUE, Random, acquired};
+use clients::{Client, Phase, QUEUE, Random, acquired, leases_of};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::Store;
 use leasehold_core::{Coordinator, Keeper, KeeperState, Nonce, Outcome};
@@ -128,7 +128,7 @@ impl Fleet {
     }
 
     /// What is in the store at the end.
-    async fn stored(&self, log: &Log) -> Stored {
+    async fn stored(&self, log: &Log, clients: u64) -> Stored {
         let (direct, mut stored) = (self.direct().await, Stored::default());
         let queue = Queue::new(direct.clone(), QUEUE.parse().unwrap());
         for id in &log.added {
@@ -139,7 +139,7 @@ impl Fleet {
             }
         }
         let leases = Coordinator::new(direct);
-        for lease in (0..LEASES).map(|number| format!("lease-{number}")) {
+        for lease in (0..leases_of(clients)).map(|number| format!("lease-{number}")) {
             let record = leases.inspect(&lease.parse().unwrap()).await.unwrap().record;
             stored.epochs.insert(lease, record.epoch.get());
         }
@@ -157,7 +157,7 @@ where
     let mut running = tokio::task::JoinSet::new();
     for number in 0..clients {
         let store = fleet.client(number as usize % SERVERS).await;
-        let client = Client::new(number, store, fleet.random.below(u64::MAX), log.clone());
+        let client = Client::new(number, store, fleet.random.below(u64::MAX), log.clone(), leases_of(clients));
         running.spawn(client.run(phases.clone()));
     }
     fleet = storm(fleet).await;
@@ -172,7 +172,7 @@ where
     let is_late = tokio::time::timeout(PATIENCE, ended).await.is_err();
     running.shutdown().await;
     let log = log.lock().unwrap().clone();
-    let mut found = verdicts(&log, &fleet.stored(&log).await);
+    let mut found = verdicts(&log, &fleet.stored(&log, clients).await);
     if is_late {
         found.push((Verdict::ItemLost, format!("the clients were not done after {PATIENCE:?}")));
     }
