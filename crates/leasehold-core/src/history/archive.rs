@@ -61,7 +61,7 @@ impl Segment {
     }
 }
 
-/// A segment as it is shown to those who may only look; see [`crate::masked`].
+/// A segment as it is shown to those who may only look: without the nonces of its grants.
 pub fn masked(bytes: &[u8], place: &str, mask: Mask) -> Result<Vec<u8>> {
     let mut segment: Segment = codec::decode(KIND, bytes, place)?;
     segment.transfers = segment.transfers.iter().map(|it| Arc::new(transfer(it, mask))).collect();
