@@ -5,7 +5,7 @@ use crate::command::{BITTER, HEAVY, POISON};
 use crate::facts::Added;
 use crate::log::now_ms;
 use crate::random::Random;
-use crate::site::{EMBEDDED_QUEUE, SERVER_QUEUE, SPOOL, Site};
+use crate::site::{EMBEDDED_QUEUE, QUEUE_BACKOFF, SERVER_QUEUE, SPOOL, Site};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Producer {
         let mut all = vec!["queue", "add", &name, "--key", key, "--json"];
         all.extend(words);
         if queue != SPOOL && !words.contains(&"--backoff") {
-            all.extend(["--backoff", "1s"]);
+            all.extend(["--backoff", QUEUE_BACKOFF]);
         }
         loop {
             let output = self.site.verb(&all, &store, (queue == SPOOL).then_some(user)).output().unwrap();

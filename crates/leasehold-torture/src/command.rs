@@ -3,7 +3,7 @@
 use crate::check::child_of;
 use crate::log::{Line, Log, Step, now_ms};
 use crate::random;
-use crate::site::Site;
+use crate::site::{QUEUE_BACKOFF, SPOOL, Site};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -87,8 +87,11 @@ fn work() -> std::io::Result<u8> {
     if child && code == 0 {
         // That of a poison item is as long as may be beside all that the item has: its events have to give way.
         let width = if poison { FOLLOW_UP_BYTES } else { 0 };
-        let payload = serde_json::json!({ "payload": format!("{:width$}", child_of(&line.id)) });
-        left = std::fs::write(variable("LEASEHOLD_FOLLOW_UPS"), format!("{payload}\n"));
+        let mut item = serde_json::json!({ "payload": format!("{:width$}", child_of(&line.id)) });
+        if line.work != SPOOL {
+            item["backoff"] = QUEUE_BACKOFF.into();
+        }
+        left = std::fs::write(variable("LEASEHOLD_FOLLOW_UPS"), format!("{item}\n"));
     }
     if poison && code == 0 && left.is_ok() {
         left = std::fs::write(variable("LEASEHOLD_RESULT"), vec![POISON; RESULT_BYTES]);

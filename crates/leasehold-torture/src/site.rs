@@ -16,6 +16,8 @@ const USERS: [u32; 2] = [20_001, 20_002];
 const IDLE_JOBS: usize = 256;
 /// How many items of a queue run at once.
 pub(crate) const LANES: usize = 2;
+/// What every item of a queue waits after a failed attempt, follow-ups too.
+pub(crate) const QUEUE_BACKOFF: &str = "1s";
 const QUEUE_BACKOFF_MS: u64 = 1_000;
 /// The ends of runs with so long a TTL are aimed at.
 const AIMED_TTL_S: u64 = 15;
