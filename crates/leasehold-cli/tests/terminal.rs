@@ -328,3 +328,24 @@ fn states_are_coloured_unless_no_color_is_set() {
     assert!(!screen(&home, "NO_COLOR=1", "runs job").contains('\x1b'));
     assert!(!home.done(&["runs", "job"]).expect(0).stdout.contains('\x1b'));
 }
+
+#[test]
+fn what_may_take_long_says_how_far_it_is() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["queue", "add", "mail", "--attempts", "1", "--text", "x"]).expect(0);
+    home.done(&["work", "mail", "--until-done", "--", "false"]).expect(0);
+    for (words, says) in [
+        ("queue janitor mail", "cleaning up `mail`"),
+        ("queue retry mail --all --yes --why x", "counting the dead letters of `mail`"),
+        ("queue purge mail", "removing old items of `mail`"),
+    ] {
+        let shown = screen(&home, "NO_COLOR=1", words);
+        assert!(shown.contains(says), "{words}: {shown:?}");
+        let elsewhere = home.done(&words.split(' ').collect::<Vec<_>>());
+        assert!(!elsewhere.stderr.contains(says), "{words}: {elsewhere:?}");
+    }
+    jobs(&home, "[[job]]\nname = 'job'\ncron = '0 3 * * *'\ntz = 'UTC'\ncommand = 'true'\n");
+    let words = "schedule backfill job --from 2024-01-01 --to 2024-01-03 --yes";
+    let shown = screen(&home, "NO_COLOR=1", words);
+    assert!(shown.contains("looking for slots of `job` that are left to run"), "{shown:?}");
+}

@@ -233,7 +233,7 @@ impl Subscriber for Lines {
             Format::Text => said.text(subject.as_ref()),
             Format::Json => said.json(subject, event.metadata()),
         };
-        stderr::write(line.as_bytes());
+        crate::bar::aside(|| stderr::write(line.as_bytes()));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
