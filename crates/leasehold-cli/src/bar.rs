@@ -1,14 +1,28 @@
 //! How far a long command has come, on one line of the terminal that is gone when it ends.
 //!
 //! Promise: drawn on standard error, and only if that is a terminal; elsewhere nothing is written, and no thread is started.
-//! Non-promise: it is no record of what was done.
+//! What is logged meanwhile gets lines of its own. Non-promise: it is no record of what was done. It is not drawn while a
+//! command runs whose output goes to the terminal.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
 use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often the clock on the line moves.
 const TICK: Duration = Duration::from_millis(200);
+
+/// The line that was begun last.
+static LAST: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
+/// Writes to standard error while no line is drawn there.
+pub fn aside(write: impl FnOnce()) {
+    let last = LAST.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(WeakProgressBar::upgrade);
+    match last {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
 
 /// A line that says what is being done. Copies are the same line.
 #[derive(Debug, Clone)]
@@ -25,7 +39,15 @@ impl Bar {
             bar.set_style(style);
         }
         bar.enable_steady_tick(TICK);
+        *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
         Bar(bar)
+    }
+
+    /// Begins it with what is done first.
+    pub fn saying(what: &str) -> Self {
+        let bar = Bar::begin();
+        bar.at(what);
+        bar
     }
 
     /// Whether anybody sees it.

@@ -23,6 +23,7 @@ mod run_context;
 mod service;
 mod stopping;
 mod supervise;
+mod table;
 mod targets;
 mod toml_reader;
 mod verbs;

@@ -1,6 +1,7 @@
 //! Records as people and programs see them. The JSON is documented in docs/json.md and stable.
 
 use crate::output::{relative, rfc3339, rough};
+use crate::table::Column::{self, State, Text, Whole};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
     Drain, Epoch, HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer,
@@ -126,8 +127,9 @@ pub fn token_json(token: &Token) -> Value {
     json!({ "token": token.wire(), "name": token.lease.as_str(), "epoch": token.epoch.get() })
 }
 
-/// The header of [`lease_row`].
-pub const LEASE_HEADER: [&str; 6] = ["NAME", "STATE", "EPOCH", "HOLDER", "SINCE", "UNTIL"];
+/// The columns of [`lease_row`].
+pub const LEASE_COLUMNS: [Column; 6] =
+    [Whole("NAME"), State("STATE"), Whole("EPOCH"), Text("HOLDER"), Whole("SINCE"), Whole("UNTIL")];
 
 /// A lease as a row.
 pub fn lease_row(lease: &Inspection) -> Vec<String> {
@@ -142,8 +144,9 @@ pub fn lease_row(lease: &Inspection) -> Vec<String> {
     ]
 }
 
-/// The header of [`transfer_row`].
-pub const TRANSFER_HEADER: [&str; 6] = ["EPOCH", "WHEN", "HOLDER", "TAKEN", "ENDED", "WHY"];
+/// The columns of [`transfer_row`].
+pub const TRANSFER_COLUMNS: [Column; 6] =
+    [Whole("EPOCH"), Whole("WHEN"), Text("HOLDER"), Whole("TAKEN"), State("ENDED"), Text("WHY")];
 
 /// How a lease was taken, or what an operator did to it.
 fn taken(transfer: &Transfer) -> &'static str {

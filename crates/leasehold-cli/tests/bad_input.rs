@@ -73,7 +73,9 @@ impl<'a> Watched<'a> {
 
     /// One line for people (clap's own messages have more), no panic, no password, no data, and nothing changed.
     fn refused(&mut self, what: impl fmt::Debug, done: &Done, code: i32, says: &str) {
-        let own = done.stderr.strip_prefix("leasehold: ");
+        // Verbs that run for long say the time and the level first.
+        let timed = done.stderr.split_once(" error ").filter(|(time, _)| time.parse::<jiff::Timestamp>().is_ok());
+        let own = timed.map_or(done.stderr.as_str(), |(_, line)| line).strip_prefix("leasehold: ");
         let mut wrong = Vec::new();
         for (fault, is_so) in [
             ("has another exit code", done.code != code),

@@ -84,6 +84,11 @@ fn the_likeliest_slips_are_answered_with_what_to_write() {
     assert!(said.contains("`leasehold run NAME -- COMMAND`") && said.lines().count() == 1, "{said}");
     let said = home.done(&["run", "nightly", "--tll", "5m", "--", "true"]).expect(64).stderr;
     assert!(said.contains("--ttl") && !said.contains("put `--`"), "{said}");
+    let said = home.done(&["run", "nightly", "--frobnicate", "--", "true"]).expect(64).stderr;
+    assert!(said.contains("`leasehold run` has no flag `--frobnicate`; `leasehold run --help`"), "{said}");
+    assert!(!said.contains("-- --frobnicate"), "{said}");
+    let said = home.done(&["--store", "dir:x", "queue", "ls", "--frobnicate"]).expect(64).stderr;
+    assert!(said.contains("`leasehold queue ls` has no flag `--frobnicate`"), "{said}");
 }
 
 /// A completion script, written where `leasehold` is on the path.

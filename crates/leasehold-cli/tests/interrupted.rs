@@ -53,6 +53,7 @@ fn under_plain_cron_a_slot_whose_run_was_killed_is_run_by_the_next_trigger_befor
     assert!(ended[1] > broken, "{ended:?}");
     assert_eq!(fate_of(&home, "job", &broken), "succeeded");
     assert_eq!(fate_of(&home, "job", &ended[1]), "succeeded");
+    assert_eq!(["succeeded", "died", "lost"].map(|event| home.count("job", event)), [2, 1, 0]);
 }
 
 #[test]
@@ -72,6 +73,7 @@ fn the_scheduler_runs_a_killed_slot_again_before_newer_ones_that_wait() {
     assert_eq!(ended[0], broken, "{ended:?}");
     assert!(ended.is_sorted(), "{ended:?}");
     assert_eq!(fate_of(&home, "job", &broken), "succeeded");
+    assert_eq!(["died", "lost"].map(|event| home.count("job", event)), [1, 0]);
 }
 
 #[test]
@@ -97,6 +99,8 @@ fn a_slot_whose_run_dies_each_time_is_run_three_times_and_then_has_died() {
     for run in 1..=3 {
         let killed = home.start(&trigger);
         eventually("it has begun", || lines(&home, "begun").len() == run);
+        // While the command runs.
+        eventually("the run before it is counted", || home.count("job", "died") == run as u64 - 1);
         kill(killed);
         assert_eq!(runs(&home, "job").len(), 1);
         eventually("the lease is free", || home.show("job")["state"] != "held");
@@ -111,6 +115,12 @@ fn a_slot_whose_run_dies_each_time_is_run_three_times_and_then_has_died() {
     let again = home.done(&trigger).expect(0);
     assert!(!again.stderr.contains("died"), "{again:?}");
     assert_eq!((lines(&home, "begun").len(), fate_of(&home, "job", &broken)), (3, "died".into()));
+    // Once for each run: two when the next took the slot over, and the third when it was given up.
+    assert_eq!(home.count("job", "died"), 3);
+    // Whoever runs it all the same finds what was counted before.
+    home.touch("go");
+    home.done(&["run", "job", "--slot-at", &broken, "--", "true"]).expect(0);
+    assert_eq!(["succeeded", "died"].map(|event| home.count("job", event)), [1, 3]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 
 use common::{Done, Home, On};
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 
 /// Every line of it, which must be JSON.
 #[track_caller]
@@ -57,6 +58,35 @@ fn a_level_hides_what_is_below_it() {
     assert!(run("warn,leasehold::say=info").starts_with("leasehold: skipped: "));
     assert!(home.done(&["--log", "error", "show", "never"]).expect(64).stderr.contains("nobody"));
     assert_eq!(home.done(&["--log", "off", "show", "never"]).expect(64).stderr, "");
+}
+
+#[test]
+fn text_lines_of_what_runs_for_long_have_a_time_unless_the_journal_has_it() {
+    let home = Home::new(On::Sqlite);
+    let logged = |words: &[&str], journal: Option<fn(&std::fs::Metadata) -> String>| {
+        home.done(&["queue", "add", "mail"]).expect(0);
+        let log = std::fs::File::create(home.path("log")).unwrap();
+        let mut command = home.leasehold(words);
+        let file = log.metadata().unwrap();
+        command.envs(journal.map(|journal| ("JOURNAL_STREAM", journal(&file))));
+        assert!(command.stderr(log).status().unwrap().success(), "{words:?}");
+        home.read("log")
+    };
+    let work = ["work", "mail", "--until-idle", "--", "true"];
+    let of_this = |file: &std::fs::Metadata| format!("{}:{}", file.dev(), file.ino());
+    let of_another = |file: &std::fs::Metadata| format!("{}:{}", file.dev(), file.ino() + 1);
+    for is_elsewhere in [false, true] {
+        let log = logged(&work, is_elsewhere.then_some(of_another));
+        assert!(log.lines().count() >= 2, "{log}");
+        for line in log.lines() {
+            let (time, rest) = line.split_once(' ').unwrap();
+            assert!(time.parse::<jiff::Timestamp>().is_ok() && rest.starts_with("info leasehold: "), "{line}");
+        }
+    }
+    let log = logged(&work, Some(of_this));
+    assert!(log.lines().count() >= 2 && log.lines().all(|line| line.starts_with("leasehold: ")), "{log}");
+    let log = logged(&["--log", "info", "run", "job", "--", "true"], None);
+    assert!(log.lines().count() == 2 && log.lines().all(|line| line.starts_with("leasehold: ")), "{log}");
 }
 
 #[test]

@@ -93,6 +93,12 @@ fn in_text_too_every_line_names_its_job_and_quiet_leaves_what_went_wrong() {
         assert!(["good", "bad", "hung"].iter().any(|job| line.contains(&format!("`{job}`"))), "{line}");
         assert!(line.contains("slot 2"), "{line}");
     }
+    // Also those of the runs, which are processes of their own.
+    for line in home.read("log").lines() {
+        let [time, level, name] = line.splitn(4, ' ').take(3).collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert!(time.parse::<jiff::Timestamp>().is_ok() && time.ends_with('Z'), "{line}");
+        assert!(["info", "warn"].contains(&level) && name == "leasehold:", "{line}");
+    }
     let daemon = start(&home, &["schedule", "--quiet"], "quiet");
     eventually("failures are told", || home.read("quiet").contains("`bad` for slot "));
     eventually("the hung job is stopped", || home.read("quiet").contains("`hung` for slot "));

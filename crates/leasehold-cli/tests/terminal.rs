@@ -1,9 +1,11 @@
-//! `run` in a real terminal: reading, Ctrl-C, Ctrl-Z, `fg`, and scripts that go on reading afterwards.
+//! A real terminal: `run` in it (reading, Ctrl-C, Ctrl-Z, `fg`, and scripts that go on reading afterwards), and what people see
+//! there: tables, colours, progress.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
+use common::slots::{jobs, rare_slot, runs};
 use common::{Home, On, descendants, eventually, signal};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -246,4 +248,104 @@ fn a_job_sent_to_the_background_leaves_the_shell_its_terminal() {
     session.shows("shell answers again");
     session.types("exit\n");
     session.end();
+}
+
+/// What a terminal of 80 columns shows, with these variables set.
+fn screen(home: &Home, variables: &str, words: &str) -> String {
+    let script = format!("stty cols 80 rows 24; export TERM=xterm {variables}; leasehold {words}; echo; echo THE END");
+    let session = Session::start(home, &script);
+    session.shows("THE END\r\n");
+    session.end().replace("\r\n", "\n").replace("\nTHE END\n", "")
+}
+
+/// The same, which fits, and in which nothing is cut.
+#[track_caller]
+fn table(home: &Home, words: &str) -> String {
+    let text = screen(home, "NO_COLOR=1", words);
+    assert!(!text.contains('\u{2026}') && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    text
+}
+
+/// Whether these words are all there, in this order, though other columns may be between them.
+#[track_caller]
+fn tells(text: &str, sentence: &str) {
+    let mut rest = text;
+    for word in sentence.split_whitespace() {
+        let Some((_, after)) = rest.split_once(word) else { panic!("`{word}` of `{sentence}` is missing in\n{text}") };
+        rest = after;
+    }
+}
+
+const LONG: &str = "the address that was given is not one that any server of this domain knows";
+
+#[test]
+fn tables_of_80_columns_keep_what_the_reader_came_for() {
+    let home = Home::new(On::Sqlite);
+    jobs(&home, "[[job]]\nname = 'reports/monthly'\ncron = '7 3 1 1-6,9 *'\ntz = 'Europe/Berlin'\ncommand = 'true'\n");
+    let line = rare_slot();
+    let run = ["run", "nightly", "--slot", &line, "--slot-max-age", "100d", "--keep-output", "--", "echo", "kept"];
+    home.done(&run).expect(0);
+    let slot = runs(&home, "nightly")[0]["slot"].as_str().unwrap().to_owned();
+    for words in ["runs nightly", "runs"] {
+        assert!(table(&home, words).contains(&slot), "{words}");
+    }
+    // What was read there is what `logs` takes.
+    tells(&table(&home, &format!("logs nightly {slot}")), "kept");
+
+    let add = ["queue", "add", "mail", "--attempts", "1", "--text", "to: ada@example.org, in May"];
+    let id = home.done(&add).expect(0).stdout.trim().to_owned();
+    tells(&table(&home, "queue ls mail"), &id);
+    let token = home.done(&["queue", "claim", "mail"]).expect(0).stdout.trim().to_owned();
+    home.done(&["queue", "fail", "mail", "--token", &token, "--why", LONG]).expect(0);
+    let listed = table(&home, "queue ls mail");
+    tells(&listed, &id);
+    tells(&table(&home, "queue ls mail --dead"), LONG);
+    let shown = screen(&home, "NO_COLOR=1", &format!("queue show mail {id}"));
+    assert!(shown.contains(&format!("  {LONG}\n")), "a page is not wrapped: {shown}");
+
+    let checked: serde_json::Value =
+        serde_json::from_str(&home.done(&["schedule", "check", "--json"]).expect(0).stdout).unwrap();
+    let text = screen(&home, "NO_COLOR=1", "schedule check");
+    let text = text.split("leasehold: ").next().unwrap();
+    for field in ["name", "schedule", "next", "words"] {
+        tells(text, checked[0][field].as_str().unwrap());
+    }
+    tells(&screen(&home, "NO_COLOR=1", "schedule plan"), "reports/monthly new");
+
+    home.done(&["revoke", "nightly", "--by", "ann", "--why", LONG]).expect(0);
+    tells(&table(&home, "history nightly"), &format!("{LONG} (ann)"));
+}
+
+#[test]
+fn states_are_coloured_unless_no_color_is_set() {
+    let home = Home::new(On::Sqlite);
+    let line = rare_slot();
+    let run = ["run", "job", "--slot", &line, "--slot-max-age", "100d", "--", "false"];
+    home.done(&run).expect(1);
+    for set in ["UNRELATED=1", "NO_COLOR="] {
+        assert!(screen(&home, set, "runs job").contains("\x1b[31mfailed\x1b[0m"), "{set}");
+    }
+    assert!(!screen(&home, "NO_COLOR=1", "runs job").contains('\x1b'));
+    assert!(!home.done(&["runs", "job"]).expect(0).stdout.contains('\x1b'));
+}
+
+#[test]
+fn what_may_take_long_says_how_far_it_is() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["queue", "add", "mail", "--attempts", "1", "--text", "x"]).expect(0);
+    home.done(&["work", "mail", "--until-done", "--", "false"]).expect(0);
+    for (words, says) in [
+        ("queue janitor mail", "cleaning up `mail`"),
+        ("queue retry mail --all --yes --why x", "counting the dead letters of `mail`"),
+        ("queue purge mail", "removing old items of `mail`"),
+    ] {
+        let shown = screen(&home, "NO_COLOR=1", words);
+        assert!(shown.contains(says), "{words}: {shown:?}");
+        let elsewhere = home.done(&words.split(' ').collect::<Vec<_>>());
+        assert!(!elsewhere.stderr.contains(says), "{words}: {elsewhere:?}");
+    }
+    jobs(&home, "[[job]]\nname = 'job'\ncron = '0 3 * * *'\ntz = 'UTC'\ncommand = 'true'\n");
+    let words = "schedule backfill job --from 2024-01-01 --to 2024-01-03 --yes";
+    let shown = screen(&home, "NO_COLOR=1", words);
+    assert!(shown.contains("looking for slots of `job` that are left to run"), "{shown:?}");
 }

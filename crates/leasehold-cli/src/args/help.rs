@@ -105,8 +105,23 @@ pub fn page(words: &[OsString]) -> String {
         (true, None) => (found.render_help(), None),
         (false, examples) => (found.render_long_help(), examples),
     };
-    let page = page.to_string();
+    let page = everywhere_last(&page.to_string());
     format!("{}\n", [Some(page.trim_end()), end.as_deref()].into_iter().flatten().collect::<Vec<_>>().join("\n\n"))
+}
+
+/// A page with what every command has behind what only this one has.
+fn everywhere_last(page: &str) -> String {
+    let heading = format!("{EVERYWHERE}:\n");
+    let sections = || page.trim_end().split_inclusive("\n\n");
+    let Some(first) = sections().position(|section| section.starts_with(&heading)) else { return page.to_owned() };
+    // Blank lines are also between flags, which are indented, as headings are not.
+    let length = 1 + sections().skip(first + 1).take_while(|section| section.starts_with(' ')).count();
+    let is_moved = |at: &usize| (first..first + length).contains(at);
+    let part = |moved: bool| {
+        let chosen = sections().enumerate().filter(|(at, _)| is_moved(at) == moved);
+        chosen.map(|(_, section)| section).collect::<String>().trim_end().to_owned()
+    };
+    format!("{}\n\n{}\n", part(false), part(true))
 }
 
 /// The whole command line, with every flag, as readers see it.
@@ -185,9 +200,36 @@ pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> (clap::Error, Op
             None => {}
         }
     }
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(wrong))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+        && wrong.starts_with('-')
+    {
+        let hint = separator(words).unwrap_or_else(|| unknown_flag(wrong, words));
+        // To pass it on to a command is hardly ever what was meant.
+        error.remove(ContextKind::Suggested);
+        let is_answered = error.get(ContextKind::SuggestedArg).is_some();
+        return (error, Some(hint).filter(|_| !is_answered));
+    }
     let is_unplaced = matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
     let hint = separator(words).filter(|_| is_unplaced && error.get(ContextKind::SuggestedArg).is_none());
     (error, hint)
+}
+
+fn unknown_flag(wrong: &str, words: &[OsString]) -> String {
+    let (mut found, mut path) = (arranged(), vec!["leasehold"]);
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        match found.find_subcommand(word).cloned() {
+            Some(verb) => {
+                found = verb;
+                path.push(word);
+            }
+            // The value of a flag before the verb.
+            None if path.len() == 1 || word.starts_with('-') => {}
+            None => break,
+        }
+    }
+    let path = path.join(" ");
+    format!("`{path}` has no flag `{wrong}`; `{path} --help` lists those it has")
 }
 
 /// For a command without `--` before it.
@@ -235,6 +277,13 @@ mod tests {
         for arg in run.get_arguments().filter(|arg| !arg.is_positional()) {
             assert!(arg.get_help_heading().is_some(), "--{}", arg.get_id());
         }
+    }
+
+    #[test]
+    fn what_every_command_has_comes_last() {
+        let page = format!("Runs\n\n{EVERYWHERE}:\n  --a\n\n  --b\n\nThe lease:\n  --c\n");
+        assert_eq!(everywhere_last(&page), format!("Runs\n\nThe lease:\n  --c\n\n{EVERYWHERE}:\n  --a\n\n  --b\n"));
+        assert_eq!(everywhere_last("Runs\n\nThe lease:\n  --c\n"), "Runs\n\nThe lease:\n  --c\n");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What goes to standard error: one line for each event, as text for people or as JSON for machines.
 //!
 //! Promise: a line is written in one piece, and names what it is about in its message; the fields say the same to machines.
-//! Without `--log` the events of drivers are never shown: they may hold what is secret. Non-promise: a line that standard
-//! error does not take, or not in time, is dropped.
+//! Without `--log` the events of drivers are never shown: they may hold what is secret. Lines of verbs that run for long say
+//! when they were written, unless a terminal or the journal shows them. Non-promise: a line that standard error does not take,
+//! or not in time, is dropped.
 
 mod stderr;
 mod subject;
@@ -15,6 +16,7 @@ use crate::config::{self, Settings};
 use leasehold_core::{Error, Result};
 use serde_json::Value;
 use std::fmt;
+use std::io::IsTerminal;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -72,20 +74,17 @@ impl Levels {
 
     /// What a verb shows unless it is said.
     fn usual(verb: &Verb) -> Self {
-        let tells = match verb {
+        if !runs_for_long(verb) {
+            return Levels::by_hand();
+        }
+        let is_quiet = match verb {
             Verb::Schedule(args) => match &args.verb {
-                None => !args.run.quiet,
-                Some(ScheduleVerb::Run(run)) => !run.quiet,
-                Some(_) => return Levels::by_hand(),
+                Some(ScheduleVerb::Run(run)) => run.quiet,
+                _ => args.run.quiet,
             },
-            Verb::Work(_) => true,
-            #[cfg(feature = "http")]
-            Verb::Proxy(_) => true,
-            #[cfg(feature = "server")]
-            Verb::Serve(_) => true,
-            _ => return Levels::by_hand(),
+            _ => false,
         };
-        let level = if tells { LevelFilter::INFO } else { LevelFilter::WARN };
+        let level = if is_quiet { LevelFilter::WARN } else { LevelFilter::INFO };
         Levels::of(&[(OWN, level), (SAY, LevelFilter::INFO)])
     }
 
@@ -144,13 +143,47 @@ impl fmt::Display for Levels {
     }
 }
 
+/// Whether the verb goes on until it is told to end.
+fn runs_for_long(verb: &Verb) -> bool {
+    match verb {
+        Verb::Schedule(args) => matches!(args.verb, None | Some(ScheduleVerb::Run(_))),
+        Verb::Work(_) => true,
+        #[cfg(feature = "http")]
+        Verb::Proxy(_) => true,
+        #[cfg(feature = "server")]
+        Verb::Serve(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether the process is part of a log that goes on for long: a scheduler's own run is.
+fn is_long_log(verb: &Verb) -> bool {
+    runs_for_long(verb) || matches!(verb, Verb::Run(args) if args.slot.adopt)
+}
+
+/// Whether whoever shows standard error needs no times: a person at a terminal, or the journal, which has its own. systemd says
+/// in `JOURNAL_STREAM` which file the journal reads, as its device and inode.
+fn needs_no_times() -> bool {
+    let stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        return true;
+    }
+    let journal = std::env::var("JOURNAL_STREAM").ok();
+    journal.is_some_and(|journal| {
+        rustix::fs::fstat(&stderr).is_ok_and(|file| journal == format!("{}:{}", file.st_dev, file.st_ino))
+    })
+}
+
 static LEVELS: RwLock<Levels> = RwLock::new(Levels::none());
 static JSON: AtomicBool = AtomicBool::new(false);
+/// Whether text lines begin with the time and the level.
+static TIMED: AtomicBool = AtomicBool::new(false);
 
 /// Begins to log as flags and environment say. What a file says is known later: see [`follow`].
 pub fn install(cli: &Cli) -> Result<()> {
     let Common { log, log_format, .. } = &cli.common;
     set_levels(Levels::usual(&cli.verb));
+    TIMED.store(is_long_log(&cli.verb) && !needs_no_times(), Ordering::Relaxed);
     begin();
     if let Some(format) = config::flag_or_variable(log_format, "log_format", FORMAT_VARIABLE, str::parse::<Format>)? {
         JSON.store(format == Format::Json, Ordering::Relaxed);
@@ -230,10 +263,10 @@ impl Subscriber for Lines {
         event.record(&mut said);
         let subject = subject::of_line(&said.fields);
         let line = match format() {
-            Format::Text => said.text(subject.as_ref()),
+            Format::Text => format!("{}{}", stamp(event.metadata().level()), said.text(subject.as_ref())),
             Format::Json => said.json(subject, event.metadata()),
         };
-        stderr::write(line.as_bytes());
+        crate::bar::aside(|| stderr::write(line.as_bytes()));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -249,11 +282,26 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
+/// What a text line begins with: nothing, or the time and the level.
+fn stamp(level: &Level) -> String {
+    if TIMED.load(Ordering::Relaxed) { format!("{} {} ", wall_time(), word(level)) } else { String::new() }
+}
+
+fn word(level: &Level) -> &'static str {
+    match *level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
 /// The line that says how many were dropped.
 fn dropped(count: u64) -> String {
     let message = format!("{count} lines were dropped here: standard error was not read");
     match format() {
-        Format::Text => format!("leasehold: {message}\n"),
+        Format::Text => format!("{}leasehold: {message}\n", stamp(&Level::WARN)),
         Format::Json => {
             let (time, message) = (wall_time(), Value::from(message));
             format!("{{\"time\":\"{time}\",\"level\":\"warn\",\"message\":{message}}}\n")
@@ -282,13 +330,7 @@ impl Said {
     }
 
     fn json(self, subject: Option<Subject>, metadata: &Metadata<'_>) -> String {
-        let level = match *metadata.level() {
-            Level::ERROR => "error",
-            Level::WARN => "warn",
-            Level::INFO => "info",
-            Level::DEBUG => "debug",
-            Level::TRACE => "trace",
-        };
+        let level = word(metadata.level());
         let mut line = format!("{{\"time\":\"{}\",\"level\":\"{level}\"", wall_time());
         // Whose it is, if not ours.
         let target = metadata.target();

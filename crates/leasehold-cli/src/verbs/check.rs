@@ -5,11 +5,15 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::notify::{AFTER_RUN, Notifier, place};
 use crate::output;
+use crate::table::Column::{self, State, Text, Whole};
+use crate::table::table;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Kind, LeaseName, Result};
 use leasehold_work::notify::{Overdue, overdue};
 use leasehold_work::schedule::{Definition, Definitions, Journals, slot_text};
 use serde_json::{Value, json};
+
+const COLUMNS: [Column; 4] = [Whole("NAME"), State("WHAT"), Text("SLOT"), Text("PUBLISHED BY")];
 
 /// The exit code when something is late or missed.
 const FOUND: Exit = Exit::Code(1);
@@ -27,7 +31,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
         || Value::Array(found.iter().map(as_json).collect()),
         || {
             let rows: Vec<Vec<String>> = found.iter().flat_map(rows).collect();
-            if rows.is_empty() { String::new() } else { output::table(&["NAME", "WHAT", "SLOT", "PUBLISHED BY"], rows) }
+            if rows.is_empty() { String::new() } else { table(&COLUMNS, rows) }
         },
     )?;
     for (name, error) in &unknown {

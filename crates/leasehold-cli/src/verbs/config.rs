@@ -4,7 +4,8 @@ use crate::config::Source;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::notify::Told;
-use crate::output;
+use crate::table::Column::{Text, Whole};
+use crate::table::table;
 use leasehold_core::Result;
 use leasehold_work::notify::{Cause, Rule};
 use serde_json::{Value, json};
@@ -60,8 +61,8 @@ pub fn config(context: &Context) -> Result<Exit> {
             };
             let key = key_variable()
                 .map(|name| vec!["key".to_owned(), HIDDEN.to_owned(), Source::Environment(name).to_string()]);
-            output::table(
-                &["SETTING", "VALUE", "FROM"],
+            table(
+                &[Whole("SETTING"), Text("VALUE"), Text("FROM")],
                 settings
                     .rows()
                     .map(row)

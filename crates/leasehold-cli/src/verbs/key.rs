@@ -9,6 +9,8 @@ use crate::config::{blame_flag, duration_of};
 use crate::context::{Context, open_store};
 use crate::exit::Exit;
 use crate::output;
+use crate::table::Column::{self, Extra, State, Text, Whole};
+use crate::table::table;
 use leasehold_core::{Error, Kind, Label, Result, Timestamp, Why, format_duration, secret};
 use leasehold_server::access::{KeyId, Keys, Namespaces, NewKey, Rotation, Scope};
 use leasehold_stores::Namespace;
@@ -25,7 +27,17 @@ const TOKEN: &str = "LEASEHOLD_OIDC_TOKEN";
 /// What is read of a file: more than any server takes.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
-const COLUMNS: [&str; 9] = ["ID", "LABEL", "STATE", "NAMESPACE", "NAMES", "ALLOWS", "CREATED", "EXPIRES", "USED"];
+const COLUMNS: [Column; 9] = [
+    Whole("ID"),
+    Text("LABEL"),
+    State("STATE"),
+    Text("NAMESPACE"),
+    Text("NAMES"),
+    Text("ALLOWS"),
+    Extra("CREATED"),
+    Whole("EXPIRES"),
+    Whole("USED"),
+];
 
 pub async fn key(context: &Context, args: KeyArgs) -> Result<Exit> {
     match args.verb {
@@ -162,7 +174,7 @@ async fn ls(context: &Context) -> Result<Exit> {
     listed.sort_by_key(Shown::created);
     context.print(
         || Value::Array(listed.iter().map(Shown::json).collect()),
-        || output::table(&COLUMNS, listed.iter().map(|key| key.row(now))),
+        || table(&COLUMNS, listed.iter().map(|key| key.row(now))),
     )?;
     if damaged.is_empty() { Ok(Exit::Done) } else { Err(damaged.swap_remove(0)) }
 }

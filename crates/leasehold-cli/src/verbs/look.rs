@@ -4,6 +4,7 @@ use crate::args::{History, Ls, Name};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{self, Reader};
+use crate::table::table;
 use crate::view;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Inspection, LeaseName, NamePattern, Result};
@@ -31,7 +32,7 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
             format!("{}\n", Value::Array(leases.iter().map(view::lease_json).collect()))
         } else {
             leases.sort_by_key(group);
-            output::table(&view::LEASE_HEADER, leases.iter().map(view::lease_row))
+            table(&view::LEASE_COLUMNS, leases.iter().map(view::lease_row))
         };
         // The lines of a live listing change with every second that passes; programs only want real changes.
         let signature = if json { format!("[]{}", signature(&leases)) } else { text.clone() };
@@ -164,7 +165,7 @@ pub async fn history(context: &Context, args: &History) -> Result<Exit> {
         || Value::Array(transfers().map(|transfer| view::transfer_json(transfer)).collect()),
         || {
             let rows = transfers().map(|transfer| view::transfer_row(transfer, lease.now));
-            output::table(&view::TRANSFER_HEADER, rows)
+            table(&view::TRANSFER_COLUMNS, rows)
         },
     )?;
     Ok(history.damaged.first().map_or(Exit::Done, Exit::from))

@@ -5,6 +5,8 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::notify::{Told, try_out};
 use crate::output;
+use crate::table::Column::{Text, Whole};
+use crate::table::table;
 use leasehold_core::{Error, Kind, Result};
 use serde_json::{Value, json};
 
@@ -41,7 +43,7 @@ pub async fn notify(context: &Context, args: &Args) -> Result<Exit> {
                 let answer = taken.as_ref().err().map_or_else(|| "delivered".to_owned(), |error| format!("not delivered: {error}"));
                 vec![(*channel).to_owned(), target.clone(), answer]
             };
-            output::table(&["CHANNEL", "TO", "ANSWER"], answers.iter().map(row))
+            table(&[Whole("CHANNEL"), Text("TO"), Text("ANSWER")], answers.iter().map(row))
         },
     )?;
     if args.channel.is_none() {

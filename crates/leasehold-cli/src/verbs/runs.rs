@@ -4,6 +4,8 @@ use crate::args::Runs as Args;
 use crate::context::{Context, never_held};
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
+use crate::table::Column::{Extra, State, Text, Whole};
+use crate::table::table;
 use leasehold_core::{
     Coordinator, Error, Inspection, Kind, LeaseName, Outcome, Ownership, Result, SlotState, Timestamp, Transfer,
 };
@@ -189,7 +191,18 @@ fn as_json(row: &Row) -> Value {
 }
 
 fn of_one_text(rows: &[Row]) -> String {
-    let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "CPU", "MEMORY", "HOST", "EPOCH", "TRIES"];
+    let columns = [
+        Text("SLOT"),
+        State("OUTCOME"),
+        Extra("WHEN"),
+        Extra("RAN FOR"),
+        Whole("EXIT"),
+        Text("HOST"),
+        Extra("EPOCH"),
+        Extra("TRIES"),
+        Extra("CPU"),
+        Extra("MEMORY"),
+    ];
     let cells = |row: &Row| {
         let entry = &row.entry;
         vec![
@@ -198,14 +211,14 @@ fn of_one_text(rows: &[Row]) -> String {
             relative(entry.at, row.now),
             length_cell(entry),
             or_dash(entry.exit),
-            or_dash(entry.usage.map(|usage| rough(Duration::from_millis(usage.cpu_ms)))),
-            or_dash(entry.usage.map(|usage| output::bytes(usage.peak_memory_bytes))),
             entry.host.clone(),
             or_dash(entry.epoch),
             or_dash(Some(entry.attempts).filter(|attempts| *attempts > 0)),
+            or_dash(entry.usage.map(|usage| rough(Duration::from_millis(usage.cpu_ms)))),
+            or_dash(entry.usage.map(|usage| output::bytes(usage.peak_memory_bytes))),
         ]
     };
-    format!("{}{}", output::table(&header, rows.iter().map(cells)), reasons(rows, |row| slot_text(row.entry.slot)))
+    format!("{}{}", table(&columns, rows.iter().map(cells)), reasons(rows, |row| slot_text(row.entry.slot)))
 }
 
 fn of_all_text(rows: &[Row]) -> String {
@@ -213,7 +226,8 @@ fn of_all_text(rows: &[Row]) -> String {
         output::say("no slot of any job is known yet");
         return String::new();
     }
-    let header = ["JOB", "SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "HOST"];
+    let columns =
+        [Whole("JOB"), Text("SLOT"), State("OUTCOME"), Extra("WHEN"), Extra("RAN FOR"), Whole("EXIT"), Extra("HOST")];
     let cells = |row: &Row| {
         let entry = &row.entry;
         vec![
@@ -226,8 +240,8 @@ fn of_all_text(rows: &[Row]) -> String {
             entry.host.clone(),
         ]
     };
-    let table = output::table(&header, rows.iter().map(cells));
-    format!("{table}{}", reasons(rows, |row| format!("{} {}", row.job, slot_text(row.entry.slot))))
+    let text = table(&columns, rows.iter().map(cells));
+    format!("{text}{}", reasons(rows, |row| format!("{} {}", row.job, slot_text(row.entry.slot))))
 }
 
 /// A line for each run that did not end by itself, below the table.

@@ -5,6 +5,8 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::metrics::{Own, Snapshot, all_counters, queue_names, states, text};
 use crate::output;
+use crate::table::Column::{self, Whole};
+use crate::table::table;
 use leasehold_core::{Coordinator, Counters, Error, Event, LeaseName, Result};
 use leasehold_work::queue::Queue;
 use leasehold_work::tally::Tally;
@@ -94,8 +96,9 @@ fn tables(found: &Found) -> String {
         let count = |(_, events): &(&str, &[Event])| events.iter().map(|event| counters.get(*event)).sum::<u64>();
         std::iter::once(lease.to_string()).chain(columns.iter().map(|column| count(column).to_string())).collect()
     };
-    let header: Vec<&str> = std::iter::once("NAME").chain(columns.iter().map(|(title, _)| *title)).collect();
-    let mut text = output::table(&header, found.leases.iter().map(row));
+    let header: Vec<Column> =
+        std::iter::once("NAME").chain(columns.iter().map(|(title, _)| *title)).map(Whole).collect();
+    let mut text = table(&header, found.leases.iter().map(row));
     if !found.queues.is_empty() {
         let row = |(queue, tally): &(String, Tally)| {
             let oldest = tally.oldest.map(|since| output::rough(tally.now.saturating_since(since)));
@@ -103,8 +106,8 @@ fn tables(found: &Found) -> String {
             let last = oldest.unwrap_or_else(|| "-".into());
             std::iter::once(queue.clone()).chain(counts).chain([last]).collect()
         };
-        let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"];
-        text = format!("{text}\n{}", output::table(&header, found.queues.iter().map(row)));
+        let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"].map(Whole);
+        text = format!("{text}\n{}", table(&header, found.queues.iter().map(row)));
     }
     text
 }

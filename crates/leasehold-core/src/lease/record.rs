@@ -5,7 +5,7 @@
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::lease::transfer::Transfer;
+use crate::lease::transfer::{Outcome, Transfer};
 use crate::nonce::{Lineage, Nonce};
 use crate::relocation::Relocation;
 use crate::text::{Checkpoint, Marker, Who, Why};
@@ -168,6 +168,17 @@ impl Ownership {
         let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
         let interrupted = self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark));
         interrupted.filter(|_| !is_disabled(Fix::InterruptedSlotLeft))
+    }
+
+    /// The tenures that ended without a report and are found so by the present one, which counts them: the one before it,
+    /// and the last one of its own slot. One of another slot is counted when that slot is run again, or given up.
+    pub fn found_dead(&self) -> Vec<&Transfer> {
+        let mut held = self.transfers.iter().rev().map(Arc::as_ref).filter(|transfer| transfer.to.is_some());
+        let Some(own) = held.next() else { return Vec::new() };
+        let before = held.clone().next().filter(|before| before.slot.is_none());
+        let same_slot = own.slot.and_then(|slot| held.find(|earlier| earlier.slot == Some(slot)));
+        let both = before.into_iter().chain(same_slot);
+        both.filter(|transfer| transfer.outcome == Some(Outcome::Expired)).collect()
     }
 
     /// The transfer that this nonce caused, if the record still has it.

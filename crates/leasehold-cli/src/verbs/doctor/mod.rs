@@ -17,6 +17,8 @@ use crate::exit::Exit;
 use crate::interrupt::{Interruption, Watch, exit_by};
 use crate::output;
 use crate::patience::Patience;
+use crate::table::Column::{State, Text, Whole};
+use crate::table::table;
 use leasehold_core::relocation::Address;
 use leasehold_core::store::Reach;
 use leasehold_core::{Error, Kind, Result};
@@ -158,7 +160,13 @@ fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit
     let row = |f: &Finding| vec![word(f.verdict).into(), f.what.clone(), f.detail.clone()];
     context.print(
         || json!({ "sound": sound, "checks": findings.iter().map(check).collect::<Vec<Value>>() }),
-        || format!("{}{}", output::table(&[], findings.iter().map(row)), verdict_line(findings, purpose)),
+        || {
+            format!(
+                "{}{}",
+                table(&[State(""), Whole(""), Text("")], findings.iter().map(row)),
+                verdict_line(findings, purpose)
+            )
+        },
     )?;
     if sound {
         return Ok(Exit::Done);

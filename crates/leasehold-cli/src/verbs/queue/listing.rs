@@ -2,6 +2,7 @@
 
 use super::view::{item, plain, spooled};
 use crate::output::{relative, rfc3339, rough};
+use crate::table::Column::{self, Extra, Text, Whole};
 use leasehold_core::{Timestamp, printable};
 use leasehold_work::queue::{Item, ItemName, Reason, State};
 use leasehold_work::spool::{PlainFile, Spool, SpoolFolder, SpoolItem};
@@ -9,8 +10,9 @@ use leasehold_work::tally::{SameReason, Tally};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 
-/// The header of every row below.
-pub const HEADER: [&str; 7] = ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT", "PAYLOAD"];
+/// The columns of every row below.
+pub const COLUMNS: [Column; 7] =
+    [Whole("ID"), Column::State("STATE"), Extra("EPOCH"), Extra("PRI"), Whole("TRIED"), Text("WHAT"), Text("PAYLOAD")];
 /// How much of a payload a listing shows, in characters, and how many bytes are looked at for that.
 const SHOWN: usize = 32;
 const MAX_CHECKED: usize = 4 * SHOWN;

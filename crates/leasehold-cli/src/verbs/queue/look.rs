@@ -6,6 +6,8 @@ use crate::config::blame_flag;
 use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
+use crate::table::Column::{Text, Whole};
+use crate::table::table;
 use leasehold_core::store::Range;
 use leasehold_core::{Error, LeaseName, Result, Shelf, Timestamp};
 use leasehold_work::Backlog;
@@ -65,7 +67,7 @@ async fn queues(context: &Context) -> Result<Exit> {
     if tallies.is_empty() {
         return nothing(context, "no queues yet");
     }
-    let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"];
+    let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"].map(Whole);
     context.print(
         || tallies.iter().map(|(name, tally)| listing::tally(name, tally)).collect(),
         || {
@@ -73,7 +75,7 @@ async fn queues(context: &Context) -> Result<Exit> {
                 let counts = [tally.ready, tally.claimed, tally.delayed, tally.dead].map(|count| count.to_string());
                 [vec![name.clone()], counts.to_vec(), vec![oldest(tally).unwrap_or_else(|| "-".into())]].concat()
             };
-            output::table(&header, tallies.iter().map(row))
+            table(&header, tallies.iter().map(row))
         },
     )?;
     for (name, tally) in tallies.iter().filter(|(_, tally)| tally.elsewhere > 0 && !context.common.json) {
@@ -103,7 +105,7 @@ async fn dead<B: Backlog>(context: &Context, backlog: &B) -> Result<Exit> {
                 let [oldest, newest] = [group.oldest, group.newest].map(|at| relative(at, now));
                 vec![group.count.to_string(), oldest, newest, listing::reason(group.why)]
             });
-            output::table(&["COUNT", "OLDEST", "NEWEST", "REASON"], rows)
+            table(&[Whole("COUNT"), Whole("OLDEST"), Whole("NEWEST"), Text("REASON")], rows)
         },
     )?;
     Ok(trouble.unwrap_or(Exit::Done))
@@ -188,7 +190,7 @@ fn print<K>(context: &Context, listed: Vec<Listed<K>>) -> Result<Exit> {
     if rows.is_empty() {
         return context.tell(|| Value::Array(values), || "no items".to_owned());
     }
-    context.print(|| Value::Array(values), || output::table(&listing::HEADER, rows))
+    context.print(|| Value::Array(values), || table(&listing::COLUMNS, rows))
 }
 
 pub async fn show(context: &Context, args: &ItemArgs) -> Result<Exit> {

@@ -6,6 +6,7 @@
 use super::listing;
 use super::look::dead_letters;
 use crate::args::RetryItem;
+use crate::bar::Bar;
 use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output;
@@ -31,7 +32,10 @@ pub async fn all(context: &Context, args: &RetryItem) -> Result<Exit> {
     };
     let open = context.existing_queue(&target).await?;
     with_backlog!(open, backlog => {
-        let (mut letters, trouble) = dead_letters(&backlog).await?;
+        let bar = Bar::saying(&format!("counting the dead letters of `{}`", target.portable()));
+        let counted = dead_letters(&backlog).await;
+        bar.clear();
+        let (mut letters, trouble) = counted?;
         if let Some(text) = &args.reason {
             letters.retain(|letter| letter.why.as_ref().is_some_and(|why| why.as_str().contains(text)));
         }
@@ -78,7 +82,9 @@ async fn retry<B: Backlog>(
 ) -> Result<Exit> {
     let (mut retried, mut changed, mut failed) = (0, 0, 0);
     let mut exit = trouble.unwrap_or(Exit::Done);
-    for letter in &letters {
+    let bar = Bar::begin();
+    for (number, letter) in letters.iter().enumerate() {
+        bar.at(&format!("{number} of {} done", letters.len()));
         match backlog.operate(&letter.id, order(letter)).await {
             Ok(_) => retried += 1,
             // Somebody else was there since it was counted.
@@ -95,6 +101,7 @@ async fn retry<B: Backlog>(
             }
         }
     }
+    bar.clear();
     if changed > 0 && exit == Exit::Done {
         exit = Exit::Fenced;
     }

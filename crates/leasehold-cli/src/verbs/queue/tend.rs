@@ -2,6 +2,7 @@
 
 use super::say_error;
 use crate::args::{Purge, QueueArg};
+use crate::bar::Bar;
 use crate::config::duration_of;
 use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
@@ -15,8 +16,12 @@ use std::time::Duration;
 const DEFAULT_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 pub async fn janitor(context: &Context, args: &QueueArg) -> Result<Exit> {
-    let open = context.existing_queue(&Target::parse(&args.queue)?).await?;
-    tell(context, with_backlog!(open, backlog => Backlog::clean(&backlog, say_error).await?))
+    let target = Target::parse(&args.queue)?;
+    let open = context.existing_queue(&target).await?;
+    let bar = Bar::saying(&format!("cleaning up `{}`", target.portable()));
+    let done = with_backlog!(open, backlog => Backlog::clean(&backlog, say_error).await);
+    bar.clear();
+    tell(context, done?)
 }
 
 /// The exit code is that of the first trouble, which was named already.
@@ -41,5 +46,8 @@ pub async fn purge(context: &Context, args: &Purge) -> Result<Exit> {
             return Ok(Exit::Done);
         }
     }
-    tell(context, with_backlog!(open, backlog => Backlog::purge(&backlog, age, args.dead, say_error).await?))
+    let bar = Bar::saying(&format!("removing old items of `{}`", target.portable()));
+    let done = with_backlog!(open, backlog => Backlog::purge(&backlog, age, args.dead, say_error).await);
+    bar.clear();
+    tell(context, done?)
 }

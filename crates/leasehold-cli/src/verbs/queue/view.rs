@@ -1,6 +1,8 @@
 //! Items as JSON and as text.
 
-use crate::output::{self, rfc3339};
+use crate::output::rfc3339;
+use crate::table::Column::{self, Text, Whole};
+use crate::table::{page as page_of, table};
 use crate::view;
 use leasehold_core::{Error, Timestamp, printable};
 use leasehold_work::backlog::ItemView;
@@ -176,6 +178,9 @@ const FIELDS: [&str; 24] = [
     "result",
 ];
 
+/// The columns of an item's history.
+const EVENTS: [Column; 5] = [Whole("AT"), Whole("EPOCH"), Whole("WHAT"), Text("BY"), Text("WHY")];
+
 /// An item for people: one line per field, then its history as a table, oldest first.
 pub fn page(value: &Value) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), |text| text.trim_end().to_owned());
@@ -189,7 +194,7 @@ pub fn page(value: &Value) -> String {
         None => plain(value),
     };
     let rows = fields.map(|(field, value)| vec![(*field).to_owned(), printable(&plain(value))]);
-    let mut page = output::table(&[], rows);
+    let mut page = page_of(rows);
     let cell = |event: &Value, field: &str| match &event[field] {
         Value::Null => "-".to_owned(),
         value => printable(&plain(value)),
@@ -197,7 +202,7 @@ pub fn page(value: &Value) -> String {
     let history = value["history"].as_array().filter(|history| !history.is_empty());
     if let Some(history) = history {
         let row = |event: &Value| ["at", "epoch", "what", "by", "why"].map(|field| cell(event, field)).to_vec();
-        page.push_str(&format!("\n{}", output::table(&["AT", "EPOCH", "WHAT", "BY", "WHY"], history.iter().map(row))));
+        page.push_str(&format!("\n{}", table(&EVENTS, history.iter().map(row))));
     }
     page
 }

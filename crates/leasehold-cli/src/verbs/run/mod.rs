@@ -22,8 +22,8 @@ use crate::{guards, log, output};
 use after::{After, Told};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{
-    Ask, Coordinator, Distribution, Error, Event, Grant, HolderId, Keeper, Kind, Outcome, ProgressGate, Reason, Result,
-    Slot, Token,
+    Ask, Coordinator, Distribution, Error, Event, Grant, HolderId, Keeper, Kind, Outcome, ProgressGate, Result, Slot,
+    Token,
 };
 use leasehold_work::schedule::slot_text;
 use plan::Plan;
@@ -194,13 +194,14 @@ impl Run<'_> {
         let counting = tokio::spawn({
             let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
             let begun = Begun::new(&self.plan.slot, self.slot.filter(|_| self.recorded), epoch);
-            // What became of a slot whose run died is for the journal to say.
-            let died =
-                self.slot.is_none() && grant.record().transfers.last().is_some_and(|t| t.reason == Reason::Expired);
+            let dead: Vec<_> = grant.record().found_dead().into_iter().map(|dead| (dead.slot, dead.epoch)).collect();
             async move {
-                begun.note(&coordinator, &lease).await;
-                if died {
-                    let _ = coordinator.count(&lease, Event::Died).await;
+                let known = begun.note(&coordinator, &lease).await;
+                for (slot, epoch) in dead {
+                    // A slot that was given up and is run again all the same was counted then.
+                    if slot.is_none() || known.as_ref().is_none_or(|known| !known.tells_end(epoch)) {
+                        let _ = coordinator.count(&lease, Event::Died).await;
+                    }
                 }
                 coordinator.count(&lease, Event::Granted).await
             }

@@ -13,8 +13,8 @@ use leasehold_core::{
     Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
-    Candidate, CatchUp, Definitions, Dropped, Fate, Journals, Known, Plan, RunDefinition, Schedule, Timing, Zone,
-    parse_instant, slot_text,
+    Candidate, CatchUp, Definitions, Dropped, Entry, Fate, Journals, Known, Plan, RunDefinition, Schedule, Timing,
+    Zone, parse_instant, slot_text,
 };
 use std::time::Duration;
 
@@ -246,10 +246,11 @@ impl Begun {
     }
 
     /// Writes it down, and publishes the job, so that others notice when nobody runs it. A run that cannot publish is tried again
-    /// by the next.
-    pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName) {
-        let Begun { slot: Some(slot), epoch, public } = self else { return };
-        if let Err(error) = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await
+    /// by the next. Returns what was known of the slot before.
+    pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName) -> Option<Entry> {
+        let Begun { slot: Some(slot), epoch, public } = self else { return None };
+        let begun = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await;
+        if let Err(error) = &begun
             && error.kind() == Kind::Corrupt
         {
             output::say(&format!("slot {} of `{lease}` is not recorded: {error}", slot_text(slot)));
@@ -259,5 +260,6 @@ impl Begun {
             let run = RunDefinition { name: lease.clone(), timing, catch_up, host };
             let _ = Definitions::new(coordinator.clone()).publish_run(&run, slot).await;
         }
+        begun.ok().flatten()
     }
 }

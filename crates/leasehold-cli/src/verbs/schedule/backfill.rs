@@ -10,6 +10,7 @@
 use super::launch::{Output, Prefix, ping, run, words};
 use super::table::Jobs;
 use crate::args::Backfill;
+use crate::bar::Bar;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
@@ -73,7 +74,11 @@ pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result
             format!("it is in the future; the store's clock shows {}", slot_text(Slot(now))),
         ));
     }
-    let SlotsLeft { mut slots, forgotten } = find(coordinator, job, from, to, args.max as usize).await?;
+    // Not while the slots run: then the terminal is the job's, and a line for each slot says how many are left.
+    let bar = Bar::begin();
+    let found = find(coordinator, job, from, to, args.max as usize, &bar).await;
+    bar.clear();
+    let SlotsLeft { mut slots, forgotten } = found?;
     let mut left_out = !forgotten.is_empty();
     if left_out
         && (args.again_if_forgotten
@@ -149,7 +154,7 @@ struct SlotsLeft {
     forgotten: Vec<Slot>,
 }
 
-async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: usize) -> Result<SlotsLeft> {
+async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: usize, bar: &Bar) -> Result<SlotsLeft> {
     let (journal, _) = Journals::new(coordinator.clone()).read(&job.name).await?;
     let record = coordinator.inspect(&job.name).await?.record;
     let history = coordinator.history(&job.name, &record).await?;
@@ -157,6 +162,8 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
     let mut found = SlotsLeft { slots: Vec::new(), forgotten: Vec::new() };
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
     for slot in job.schedule.between(after, to.0).filter(|slot| !known.has_succeeded(*slot)) {
+        let (left, at) = (found.slots.len(), slot_text(slot));
+        bar.at(&format!("looking for slots of `{}` that are left to run: {left} so far, at {at}", job.name));
         // A backfill may have been at it before.
         let backfilled = claimed(coordinator, &backfill_lease(&job.name, slot)?).await?;
         match BackfillNeed::of(&known, backfilled, slot) {

@@ -15,11 +15,17 @@ use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
+use crate::table::Column::{self, Extra, Text, Whole};
+use crate::table::{page, table};
 use leasehold_core::{Error, Kind, Result, Slot, Timestamp};
 use leasehold_work::schedule::{Job, slot_text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use table::Jobs;
+
+/// The columns of `schedule check`.
+const CHECKED: [Column; 6] =
+    [Whole("NAME"), Text("SCHEDULE"), Whole("NEXT"), Extra("LOCAL TIME"), Extra("ON"), Text("IN WORDS")];
 
 pub async fn schedule(context: &Context, args: Args) -> Result<Exit> {
     if args.verb.is_some() && args.run != ScheduleRun::default() {
@@ -97,10 +103,8 @@ async fn check(context: &Context, jobs: &Jobs) -> Result<Exit> {
         let on = if job.on.is_empty() { "any machine".into() } else { job.on.join(", ") };
         vec![job.name.to_string(), job.schedule.to_string(), at, local, on, job.schedule.words()]
     };
-    context.print(
-        || Value::Array(jobs.all.iter().map(as_json).collect()),
-        || output::table(&["NAME", "SCHEDULE", "NEXT", "LOCAL TIME", "ON", "IN WORDS"], jobs.all.iter().map(row)),
-    )?;
+    context
+        .print(|| Value::Array(jobs.all.iter().map(as_json).collect()), || table(&CHECKED, jobs.all.iter().map(row)))?;
     if !context.common.json {
         let (count, path, store) = (jobs.all.len(), jobs.path.display(), &context.settings()?.store.value);
         let are = if count == 1 { "job in" } else { "jobs in" };
@@ -137,7 +141,7 @@ async fn next(context: &Context, jobs: &Jobs, args: &Next) -> Result<Exit> {
             let row = |(slot, job): &(Slot, &Arc<Job>)| {
                 vec![slot_text(*slot), job.schedule.zone().show(slot.0), job.name.to_string()]
             };
-            output::table(&[], slots.iter().map(row))
+            page(slots.iter().map(row))
         },
     )
 }

@@ -4,6 +4,8 @@ use super::table::Jobs;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
+use crate::table::Column::{Text, Whole};
+use crate::table::table;
 use leasehold_core::{Error, Kind, Label, LeaseName, Result, Timestamp};
 use leasehold_work::schedule::{Definition, Definitions, FileRevision, Publisher};
 use serde_json::{Value, json};
@@ -47,7 +49,7 @@ pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
         || Value::Array(rows.iter().map(as_json).collect()),
         || {
             let row = |row: &Row| vec![row.name.to_string(), row.change.to_owned(), row.details.join("; ")];
-            output::table(&["NAME", "CHANGE", "DETAILS"], rows.iter().map(row))
+            table(&[Whole("NAME"), Whole("CHANGE"), Text("DETAILS")], rows.iter().map(row))
         },
     )?;
     if !context.common.json {

@@ -16,7 +16,7 @@ use axum::body::Bytes;
 use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
 use leasehold_core::{
     Acquired, Ask, Checkpoint, Coordinator, Epoch, Event, Grant, Kind, Label, LeaseName, Marker, Outcome, Ownership,
-    Reason, Released, Resolver, Slot, Tenure, Token, TokenState,
+    Released, Resolver, Slot, Tenure, Token, TokenState,
 };
 use leasehold_work::Tokens;
 use serde::{Deserialize, Serialize};
@@ -157,9 +157,7 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
             if asked.attempt.is_some() {
                 check_same(&grant, &ask)?;
             }
-            let (epoch, last) = (grant.token().epoch, grant.record().transfers.last());
-            // What became of a slot whose run died is for the journal to say.
-            let died = ask.slot.is_none() && last.is_some_and(|last| last.reason == Reason::Expired);
+            let (epoch, died) = (grant.token().epoch, !grant.record().found_dead().is_empty());
             asked.site.tally().granted(&asked.namespace, &coordinator, &name, epoch, died);
             Ok(Json(Granted::new(&asked, &grant)))
         }

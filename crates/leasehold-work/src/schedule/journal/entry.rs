@@ -173,6 +173,12 @@ impl Entry {
     pub fn end(&self) -> Slot {
         self.last.unwrap_or(self.slot)
     }
+
+    /// Whether the end of the run under this epoch is known, and so was counted.
+    pub fn tells_end(&self, epoch: Epoch) -> bool {
+        let is_given_up = matches!(self.fate, Fate::Died | Fate::DroppedTooOld);
+        is_given_up || (self.fate != Fate::Running && self.epoch >= Some(epoch))
+    }
 }
 
 /// How a run of a slot ended.

@@ -177,7 +177,7 @@ impl Journal {
         });
     }
 
-    fn single(&self, slot: Slot) -> Option<&Entry> {
+    pub(super) fn single(&self, slot: Slot) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.slot == slot && entry.last.is_none())
     }
 

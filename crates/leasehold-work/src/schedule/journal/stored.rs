@@ -3,7 +3,7 @@
 //! Promise: an event in a note is counted once, by the first process that
 //! writes the note. Non-promise: counting is best effort.
 
-use super::{Fate, Journal, KIND, Note, RunEnd};
+use super::{Entry, Fate, Journal, KIND, Note, RunEnd};
 use crate::schedule::due::{Dropped, Interrupted, Plan};
 use crate::schedule::requests::{Requested, RunRequests};
 use async_trait::async_trait;
@@ -169,9 +169,10 @@ impl Journals {
         self.jobs.write(job, &Note::Rewound, &self.host).await.map(drop)
     }
 
-    /// See [`Journal::begin`].
-    pub async fn begin(&self, job: &LeaseName, slot: Slot, epoch: Epoch) -> Result<()> {
-        self.jobs.write(job, &Note::Began(slot, epoch), &self.host).await.map(drop)
+    /// See [`Journal::begin`]. Returns what was known of the slot before.
+    pub async fn begin(&self, job: &LeaseName, slot: Slot, epoch: Epoch) -> Result<Option<Entry>> {
+        let (before, _) = self.jobs.write(job, &Note::Began(slot, epoch), &self.host).await?;
+        Ok(before.single(slot).cloned())
     }
 
     /// See [`Journal::end`].
