@@ -151,6 +151,17 @@ pub(crate) fn may_order(caller: &Caller, namespace: &leasehold_stores::Namespace
     }
 }
 
+/// Whether the caller may know of a resource where a write of a lease that it may look at was refused. Those whose fences are in the
+/// store are known by their names, as leases are; the others are the lease's holders' alone.
+pub(crate) fn knows_resource(caller: &Caller, namespace: &leasehold_stores::Namespace, resource: &str) -> bool {
+    match resource.split_once(':') {
+        Some(("api" | "http" | "mcp", name)) => {
+            caller.sees(namespace, name) || takes_part(caller, namespace, Verb::Hold, name)
+        }
+        _ => true,
+    }
+}
+
 /// Whether the caller may know of the items of this queue.
 pub(crate) fn knows_queue(caller: &Caller, namespace: &leasehold_stores::Namespace, queue: &str) -> bool {
     caller.sees(namespace, queue) || takes_part(caller, namespace, Verb::Work, queue)
