@@ -6,7 +6,7 @@
 //! are shown to those who may know of their lease. Non-promise: everything else that a record says is shown to whoever may read it.
 
 use super::rules::Subject;
-use super::{knows_queue, knows_resource, may_know, takes_part, takes_part_in};
+use super::{knows_queue, knows_resource, may_know, presence, takes_part, takes_part_in};
 use crate::access::{Caller, Verb};
 use leasehold_core::guard::HighWater;
 use leasehold_core::item::record::Item;
@@ -67,6 +67,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
                 }
             }
         }
+        (Shelf::Presence, _) => Ok(Some(value).filter(|value| presence::is_own(caller, &value.bytes, place))),
         (Shelf::Request, _) => {
             let bytes = requests::only(&value.bytes, place, |job| may_know(caller, ns, job))?;
             Ok(Some(Versioned { bytes, ..value }))

@@ -10,6 +10,7 @@ mod change;
 mod fence;
 mod hide;
 mod listing;
+mod presence;
 mod rules;
 mod tended;
 mod watch;
