@@ -106,7 +106,9 @@ async fn the_timeline_marks_where_stale_writes_were_refused() {
     leases.release(&first, Outcome::Succeeded).await.unwrap();
     let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
     let page = client.get("/ns/default/lease/publish").await.body;
-    assert!(!page.contains("id=\"refused\"") && !page.contains("path class=\"refused\"") && !page.contains("write refused"));
+    assert!(
+        !page.contains("id=\"refused\"") && !page.contains("path class=\"refused\"") && !page.contains("write refused")
+    );
     let second = acquire(&leases, "publish", holder("box-2", "b", 2), "1h").await;
     let (old, new) = (first.token().epoch, second.token().epoch);
     let hostile = "<b>ada</b>@box-1";
