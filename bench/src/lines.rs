@@ -86,12 +86,16 @@ async fn claims(mut lines: Vec<Claimer>) -> Result<[Duration; 2]> {
     }))
 }
 
-/// Copies every lease and item of the store so many times, under names of their own.
+/// How many copies are made at most of what there are not so many of: a journal is large, and a page looks at hundreds of them.
+const FEW: usize = 300;
+
+/// Copies every lease and item of the store so many times, under names of their own; and jobs, fences and processes [`FEW`] times.
 pub async fn multiply(client: &tokio_postgres::Client, times: usize) -> Result<()> {
     let sql = r"INSERT INTO leasehold_record (namespace, shelf, name, revision, value) SELECT namespace, shelf,
         regexp_replace(name, '[0-9a-f]{8}(/[0-9]+)?$', lpad(to_hex(g), 8, '0') || '\1'), revision, value
-        FROM leasehold_record, generate_series(2, $1::int8) g WHERE shelf IN ('lease', 'item', 'line')";
-    client.execute(sql, &[&i64::try_from(times)?]).await?;
+        FROM leasehold_record, generate_series(2, CASE WHEN shelf IN ('lease', 'item', 'line') THEN $1::int8 ELSE $2::int8 END) g
+        WHERE shelf IN ('lease', 'item', 'line', 'job', 'runs', 'fence', 'presence')";
+    client.execute(sql, &[&i64::try_from(times)?, &i64::try_from(times.min(FEW))?]).await?;
     client.batch_execute("ANALYZE leasehold_record").await?;
     // What filling has left to be written would be written while claims are timed.
     client.batch_execute("CHECKPOINT").await?;
@@ -104,13 +108,16 @@ pub fn multiply_rows(file: &Path, times: usize) -> Result<()> {
     // A log of several times what is kept, if it were not copied on the way.
     connection.execute_batch("PRAGMA synchronous = off; PRAGMA cache_size = -65536")?;
     let rows: Vec<(String, String, i64, Vec<u8>)> = connection
-        .prepare("SELECT shelf, name, revision, value FROM record WHERE shelf IN ('lease', 'item', 'line')")?
+        .prepare(
+            "SELECT shelf, name, revision, value FROM record
+            WHERE shelf IN ('lease', 'item', 'line', 'job', 'runs', 'fence', 'presence')",
+        )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<rusqlite::Result<_>>()?;
     ensure!(rows.len() >= LINES[0], "{} rows for {} items", rows.len(), LINES[0]);
     for (shelf, name, revision, value) in &rows {
         let (until, turn) = match shelf.as_str() {
-            "line" => name.rsplit_once('/').map(|(until, turn)| (until, format!("/{turn}"))),
+            "line" | "presence" => name.rsplit_once('/').map(|(until, turn)| (until, format!("/{turn}"))),
             _ => Some((name.as_str(), String::new())),
         }
         .context("a place without a turn")?;
@@ -119,7 +126,8 @@ pub fn multiply_rows(file: &Path, times: usize) -> Result<()> {
         {
             let mut add =
                 together.prepare_cached("INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?3, ?4)")?;
-            for number in 2..=times {
+            let is_one_of_many = matches!(shelf.as_str(), "lease" | "item" | "line");
+            for number in 2..=if is_one_of_many { times } else { times.min(FEW) } {
                 add.execute(params![shelf, format!("{stem}{number:08x}{turn}"), revision, value])?;
             }
         }

@@ -14,6 +14,7 @@ mod load;
 mod mcp;
 mod measure;
 mod options;
+mod page_scene;
 mod pages;
 mod plain;
 mod proxy;

@@ -3,11 +3,13 @@
 //! Beside one long queue, the same number of items is measured in ten queues, and once more after each entry of their lines was
 //! updated and the database had no time to clean up.
 //!
-//! Promise: the records are valid, in every state that a lease or an item has, and the pages are read over HTTP with a session, as
-//! a browser reads them. Non-promise: there is no peer; the records are copies of a thousand leases and a thousand items, which
-//! differ in their names alone.
+//! Promise: the records are valid, in every state that a lease or an item has, with jobs, fences and processes in hundreds or
+//! thousands beside them, and the pages are read over HTTP with a session, as
+//! a browser reads them. Non-promise: there is no peer; the records are copies of a thousand leases and a thousand items, and of
+//! a few of everything else, which differ in their names alone.
 
 use crate::lines::{multiply, multiply_rows};
+use crate::page_scene::{self, JOB, LEASE};
 use crate::report::{Demand, Row, Unit};
 use crate::scratch::Scratch;
 use crate::server::Server;
@@ -102,6 +104,7 @@ async fn fill(url: &str) -> Result<String> {
             _ => {}
         }
     }
+    page_scene::fill(&leases).await?;
     let queue = Queue::new(store, "mail".parse()?);
     let item = |number: usize| -> Result<NewItem> {
         Ok(NewItem {
@@ -144,17 +147,18 @@ async fn queues(engine: &str, how: &str, server: &Server) -> Result<Vec<Row>> {
 
 async fn pages(engine: &str, leasehold: &Path, folder: &Path, store: &str, dead: &str) -> Result<Vec<Row>> {
     let server = Server::start(leasehold, folder, store)?;
-    let item = format!("item/mail/{dead}");
+    let (item, lease, runs) = (format!("item/mail/{dead}"), format!("lease/{LEASE}"), format!("job/{JOB}"));
     let pages = [
         ("Leases", "leases"),
         ("Leases, searched for what is nowhere", "leases?q=nothing-like-this"),
         ("Leases, stalled ones", "leases?state=stalled"),
-        ("Lease", "lease/team-07/job-0007/00000001"),
+        ("Lease, with fences and refused writes", lease.as_str()),
         ("Queues", "queues"),
         ("Queue", "queue/mail"),
         ("Queue, counted for a bulk order", "queue/mail/dead-letters?order=retry&reason=550%20mailbox%20unavailable"),
         ("Item", item.as_str()),
         ("Jobs", "jobs"),
+        ("Runs", runs.as_str()),
         ("Health", "health"),
     ];
     timed(engine, &server, &pages).await

@@ -8,12 +8,12 @@ use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
 use crate::notify::{Notifier, place};
 use crate::run_context::RunContext;
-use crate::{log, output};
+use crate::{log, output, verbs};
 use leasehold::Leases;
 use leasehold_core::measured::{Measured, Requests};
 use leasehold_core::{
-    Coordinator, Error, Event, History, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right,
-    Token,
+    Coordinator, Epoch, Error, Event, FencedWrite, History, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver,
+    Result, Right, Token,
 };
 use leasehold_stores::StoreUrl;
 use leasehold_work::Tokens;
@@ -284,10 +284,18 @@ impl OpenToken {
         self.tokens.resolve(&self.token).await
     }
 
-    /// Counts a refusal. Leases have counters, items have histories.
-    pub async fn count_fenced(&self) {
+    /// Counts a refusal, and records where it was. `seen` is the newer epoch, if it is known. Leases have counters, items have
+    /// histories.
+    pub async fn count_fenced(&self, resource: &str, seen: Option<Epoch>) {
         if let (Some(coordinator), Right::Lease) = (&self.coordinator, Right::of(&self.token.lease)) {
-            let _ = coordinator.count(&self.token.lease, Event::Fenced).await;
+            let Token { lease, epoch, .. } = &self.token;
+            let _ = match seen {
+                Some(seen) => {
+                    let by = verbs::operate::by(None).ok();
+                    coordinator.count_fenced(lease, &FencedWrite::new(resource, *epoch, seen, by)).await
+                }
+                None => coordinator.count(lease, Event::Fenced).await,
+            };
             if let Some(notifier) = &self.notifier {
                 notifier.refused(&self.token.lease).await;
             }

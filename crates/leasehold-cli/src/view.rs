@@ -4,8 +4,8 @@ use crate::output::{relative, rfc3339, rough};
 use crate::table::Column::{self, State, Text, Whole};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
-    Drain, Epoch, HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer,
-    format_duration,
+    Drain, Epoch, FencedMark, FencedWrite, HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp,
+    Token, Transfer, format_duration,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -71,6 +71,24 @@ pub fn lease_json(lease: &Inspection) -> Value {
             "epoch": mark.epoch.get(),
         })),
         "now": rfc3339(lease.now),
+    })
+}
+
+/// A lease with the last stale writes that were refused, the latest first.
+pub fn shown_json(lease: &Inspection, fenced: &[FencedMark]) -> Value {
+    let mut value = lease_json(lease);
+    value["fenced_writes"] = fenced.iter().rev().map(fenced_json).collect();
+    value
+}
+
+fn fenced_json(mark: &FencedMark) -> Value {
+    json!({
+        "at": rfc3339(mark.at),
+        "times": mark.times,
+        "resource": mark.write.resource.as_str(),
+        "held_epoch": mark.write.held.get(),
+        "seen_epoch": mark.write.seen.get(),
+        "by": mark.write.by.as_ref().map(|by| by.as_str()),
     })
 }
 
@@ -263,8 +281,16 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
     }
 }
 
-/// A lease in full, for people.
-pub fn lease_page(lease: &Inspection) -> String {
+/// A refused write, in one line.
+fn fenced_line(mark: &FencedMark, now: Timestamp) -> String {
+    let FencedWrite { held, seen, resource, by } = &mark.write;
+    let times = if mark.times > 1 { format!(" ({} times)", mark.times) } else { String::new() };
+    let by = by.as_ref().map(|by| format!(", by {by}")).unwrap_or_default();
+    format!("{}{times}: {resource}, epoch {held} where {seen} was there{by}", relative(mark.at, now))
+}
+
+/// A lease in full, for people, with the last stale writes that were refused.
+pub fn lease_page(lease: &Inspection, fenced: &[FencedMark]) -> String {
     let (record, now) = (&lease.record, lease.now);
     let mut rows: Vec<(&str, String)> =
         vec![("name", lease.lease.to_string()), ("state", told_state(lease)), ("epoch", record.epoch.to_string())];
@@ -297,5 +323,6 @@ pub fn lease_page(lease: &Inspection) -> String {
     if let Some(last) = record.transfers.last() {
         rows.push(("last", format!("{}, {}", last.reason.as_str(), relative(last.at, now))));
     }
+    rows.extend(fenced.iter().rev().map(|mark| ("refused", fenced_line(mark, now))));
     rows.into_iter().map(|(key, value)| format!("{key:<10}  {value}\n")).collect()
 }

@@ -69,6 +69,17 @@ fn a_stale_token_changes_nothing_and_exits_as_fenced() {
     ordered("7").expect(0);
     assert!(ordered("7").expect(13).stderr.contains("replayed write refused"));
     assert_eq!(value(&home, "SELECT n FROM t"), "5");
+    // Where writes were refused is shown, the latest first: the second and the replayed one are of the same epoch.
+    let shown = home.show("job")["fenced_writes"].clone();
+    let told: Vec<_> =
+        shown.as_array().unwrap().iter().map(|it| [&it["held_epoch"], &it["seen_epoch"], &it["times"]]).collect();
+    assert_eq!(told, [[2, 2, 2], [1, 2, 1]]);
+    let (resource, by) = (shown[1]["resource"].as_str().unwrap(), shown[1]["by"].as_str().unwrap());
+    assert!(resource.starts_with("sqlite:") && resource.contains("app.db#") && by.contains('@'), "{shown}");
+    let page = home.done(&["show", "job"]).expect(0).stdout;
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("refused ")).collect();
+    let last = format!("ago: {resource}, epoch 1 where 2 was there, by {by}");
+    assert!(lines.len() == 2 && lines[0].contains("(2 times)") && lines[1].ends_with(&last), "{page}");
     let sealed = home.done(&["run", "other", "--guard", "sqlite:app.db", "--", "true"]).expect(64);
     assert!(sealed.stderr.contains("fenced by lease `job`"), "{sealed:?}");
     home.done(&["run", "other", "--guard", "sqlite:app.db#theirs", "--", "true"]).expect(0);

@@ -182,6 +182,8 @@ fn the_json_has_the_documented_keys() {
     assert!(look("advise", &["advise", "job"], 0)["ttl_ms"].is_u64());
     look("lease", &["revoke", "job", "--why", "drill"], 0);
     look("lease", &["advance", "job", "--past", "9", "--why", "drill"], 0);
+    home.done(&["write", "out", "--from", "text", "--token", token]).expect(13);
+    assert_eq!(look("lease", &["show", "job"], 0)["fenced_writes"][0]["seen_epoch"], 10);
     let history = look("history", &["history", "job"], 0);
     let reasons: Vec<_> = history.as_array().unwrap().iter().map(|t| t["reason"].as_str().unwrap()).collect();
     assert_eq!(reasons, ["advanced", "revoked", "handed_off", "first"]);

@@ -79,12 +79,26 @@ fn a_scheduler_is_on_record() {
 }
 
 #[test]
-fn a_key_puts_nobody_on_record() {
+fn a_worker_with_a_key_is_on_record_with_that_key_until_it_ends() {
     let home = Home::new(On::Served);
     let beside = Home::at(format!("sqlite:{}/leases.db", home.folder.path().display()));
     home.done(&["queue", "add", "mail"]).expect(0);
-    let mut worker = home.start(&["work", "mail", "--until-idle", "--", "sleep", "2"]);
-    eventually("it is over", || worker.is_over());
+    let (worker, killed) = (worker(&home, &[]), worker(&home, &[]));
+    let mut expected = [worker.pid(), killed.pid()];
+    expected.sort_unstable();
+    eventually("both are on record", || {
+        let mut found = workers(&beside);
+        found.sort_unstable();
+        found == expected
+    });
+    let found = heard(&beside, "default").remove(0);
+    let via = found.via.unwrap();
+    assert_eq!((via.label.as_str(), found.queue.as_deref()), ("test", Some("mail")));
+    let keys = beside.done(&["key", "ls", "--json"]).expect(0).stdout;
+    assert!(keys.contains(via.key.as_str()), "{keys}");
+    signal(worker.pid(), "TERM");
     worker.end().expect(0);
-    assert!(heard(&beside, "default").is_empty(), "{:?}", heard(&beside, "default"));
+    let left = killed.pid();
+    drop(killed);
+    assert_eq!(workers(&beside), [left], "nobody took it off the record");
 }

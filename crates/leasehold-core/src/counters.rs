@@ -1,7 +1,8 @@
 //! Outcome counters: one record per lease, so that one-shot runs count too.
 //!
-//! Promise: each outcome has its own counter, and a skip is never counted as a failure. Non-promise: best effort. A
-//! count may be missed when the store is busy or unreachable, and no decision depends on one.
+//! Promise: each outcome has its own counter, and a skip is never counted as a failure. The last refusals of stale writes are kept
+//! with where they were. Non-promise: best effort. A count may be missed when the store is busy or unreachable, and no decision
+//! depends on one.
 
 use crate::cell::{Fate, MAX_ATTEMPTS};
 use crate::codec;
@@ -10,6 +11,7 @@ use crate::distribution::{Distribution, RUNS};
 use crate::document::{Document, Edit};
 use crate::epoch::Epoch;
 use crate::error::{Kind, Result};
+use crate::fenced::{self, FENCED_KEPT, FencedMark, FencedWrite};
 use crate::lease::transfer::Outcome;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{Change, Range, Versioned};
@@ -75,6 +77,9 @@ pub struct Counters {
     /// When a run last succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
+    /// The last refusals of stale writes, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    fenced_writes: Vec<FencedMark>,
 }
 
 /// A run that is over.
@@ -101,7 +106,18 @@ impl Counters {
         self.counts.get(&event).copied().unwrap_or(0)
     }
 
-    /// Adds those of another lease.
+    /// The last stale writes that were refused, the latest last, at most [`FENCED_KEPT`].
+    pub fn fenced_writes(&self) -> &[FencedMark] {
+        // A client of a server writes the record as it likes.
+        &self.fenced_writes[self.fenced_writes.len().saturating_sub(FENCED_KEPT)..]
+    }
+
+    /// The same record with these refusals only.
+    pub fn keep_fenced_writes(&mut self, is_kept: impl Fn(&FencedMark) -> bool) {
+        self.fenced_writes.retain(is_kept);
+    }
+
+    /// Adds those of another lease, without where its writes were refused.
     pub fn merge(&mut self, other: &Counters) {
         for (event, times) in &other.counts {
             let count = self.counts.entry(*event).or_default();
@@ -145,6 +161,15 @@ impl Coordinator {
     /// Counts an event that happened `times` times, best effort.
     pub async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()> {
         self.counted(lease, |counters, now| counters.count(event, times, now)).await
+    }
+
+    /// Counts a stale write that a guard refused, and records where, best effort.
+    pub async fn count_fenced(&self, lease: &LeaseName, write: &FencedWrite) -> Result<()> {
+        let count = |counters: &mut Counters, now| {
+            counters.count(Event::Fenced, 1, now);
+            fenced::remember(&mut counters.fenced_writes, write.clone(), now);
+        };
+        self.counted(lease, count).await
     }
 
     /// Counts a run that is over, and how long it took, best effort.

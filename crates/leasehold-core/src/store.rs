@@ -77,11 +77,12 @@ pub enum Verb<'a> {
     Add(&'a Item),
     /// Take back an item that was just added, unless something has happened to it.
     TakeBack,
-    /// Remove a finished item.
+    /// Remove a finished item, or the record of a process that ends.
     Purge,
     /// Write the record again unchanged, because the answer to an earlier write was lost.
     Confirm,
-    /// A record that decides nothing about who holds what: counters, journals, kept output, definitions of jobs.
+    /// A record that decides nothing about who holds what: counters, journals, kept output, definitions of jobs,
+    /// which processes there are.
     Document,
 }
 

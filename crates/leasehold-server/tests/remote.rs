@@ -12,7 +12,7 @@ use leasehold_conformance::{Bench, Effort, VERBS, exercise_each};
 use leasehold_core::guard::HighWater;
 use leasehold_core::item::protocol::Order as ItemOrder;
 use leasehold_core::lease::protocol::{AfterFailure, Order, SlotClaim};
-use leasehold_core::store::{Change, Range, Store, Verb, Versioned};
+use leasehold_core::store::{Change, Range, Revision, Store, Swap, Verb, Versioned};
 use leasehold_core::{
     Acquired, Ask, Claim, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Nonce, Operated, Outcome,
     Released, Right, Shelf, Slot, Timestamp, Token, codec,
@@ -20,6 +20,7 @@ use leasehold_core::{
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
 use leasehold_server::serve::TlsFiles;
 use leasehold_stores::sqlite::SqliteStore;
+use leasehold_work::presence::{Presence, Role, heard};
 use leasehold_work::queue::{Claimer, FollowUp, NewItem, Payload, Queue, State};
 use leasehold_work::schedule::{CatchUp, Definitions, Journals, RunDefinition, Timing};
 use serde_json::json;
@@ -664,4 +665,80 @@ async fn a_client_learns_the_lineage_that_the_server_drew() {
     };
     let stored = Coordinator::new(site.behind.clone()).inspect(&paused).await.unwrap().record;
     assert_eq!((done.record.lineage, stored.paused.is_some()), (stored.lineage, true));
+}
+
+/// The record of a process of this role on this host, in its first place there.
+fn process(role: Role, host: &str, queue: Option<&str>) -> (Key, Presence) {
+    let mut own = Presence::own(role, queue.map(str::to_owned));
+    host.clone_into(&mut own.host);
+    (Key::new(Shelf::Presence, &format!("{}/{host}/00", role.as_str()).parse().unwrap()), own)
+}
+
+async fn report(
+    store: &Arc<dyn Store>,
+    expected: Option<&Revision>,
+    process: &(Key, Presence),
+) -> leasehold_core::Result<Swap> {
+    store.document(&process.0, expected, &process.1.encode().unwrap()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_puts_itself_on_record_and_nobody_else() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let mine = site.store(&site.key("mine", "work").await).await;
+    let other = site.store(&site.key("mine", "work").await).await;
+    let mut own = process(Role::Worker, "box", Some("mine"));
+    (own.1.heard, own.1.since) = (Timestamp::from_millis(1 << 50), Timestamp::from_millis(1 << 50));
+    assert!(matches!(report(&mine, None, &own).await.unwrap(), Swap::Done { .. }));
+    let stored = heard(site.behind.as_ref(), 10).await.unwrap();
+    let found = &stored.processes[0];
+    assert!(found.since <= stored.now && found.heard <= stored.now && found.via.is_some(), "{found:?}");
+    // Its own alone is seen, and written.
+    let seen = mine.read(&own.0).await.unwrap().value.unwrap();
+    assert_eq!(
+        (
+            heard(mine.as_ref(), 10).await.unwrap().processes.len(),
+            heard(other.as_ref(), 10).await.unwrap().processes.len()
+        ),
+        (1, 0)
+    );
+    assert!(other.read(&own.0).await.unwrap().value.is_none());
+    for expected in [None, Some(&seen.revision)] {
+        assert!(matches!(report(&other, expected, &own).await.unwrap(), Swap::Mismatch { .. }));
+    }
+    let erase = Change { verb: Verb::Purge, ..Change::erase(&own.0, &seen.revision) };
+    assert!(matches!(other.write(&erase).await.unwrap(), Swap::Mismatch { .. }));
+    // What its key does not allow, and what no client is.
+    let reader = site.store(&site.key("*", "read,operate").await).await;
+    let (elsewhere, mut long) = (process(Role::Worker, "box-2", Some("mine")).1, own.1.clone());
+    long.version = "x".repeat(300);
+    for (store, expected, process) in [
+        (&mine, None, process(Role::Worker, "box-2", Some("theirs"))),
+        (&mine, None, process(Role::Worker, "box-2", None)),
+        (&mine, None, process(Role::Scheduler, "box-2", None)),
+        (&mine, None, process(Role::Server, "box-2", None)),
+        (&mine, Some(&seen.revision), (own.0.clone(), elsewhere)),
+        (&mine, Some(&seen.revision), (own.0.clone(), long)),
+        (&reader, None, process(Role::Worker, "box-2", Some("mine"))),
+    ] {
+        let error =
+            report(store, expected, &process).await.map(|swap| panic!("{process:?} gave {swap:?}")).unwrap_err();
+        assert!(!error.is_retryable(), "{process:?}: {error}");
+    }
+    assert!(matches!(mine.write(&erase).await.unwrap(), Swap::Done { .. }));
+    assert!(heard(site.behind.as_ref(), 10).await.unwrap().processes.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_puts_a_bounded_number_of_processes_on_record() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let store = site.store(&site.key("mine", "work").await).await;
+    for n in 0..64 {
+        report(&store, None, &process(Role::Worker, &format!("box-{n}"), Some("mine"))).await.unwrap();
+    }
+    let error = report(&store, None, &process(Role::Worker, "box-64", Some("mine"))).await.unwrap_err();
+    assert!(!error.is_retryable() && error.to_string().contains("64 at most"), "{error}");
+    let first = process(Role::Worker, "box-0", Some("mine"));
+    let seen = store.read(&first.0).await.unwrap().value.unwrap();
+    assert!(matches!(report(&store, Some(&seen.revision), &first).await.unwrap(), Swap::Done { .. }));
 }

@@ -6,11 +6,15 @@
 //!
 //! Promise: best effort in the background. Nothing waits for it but the end of the
 //! process, and that for at most a second; if the store refuses a record, no more are
-//! sent. Non-promise: no decision depends on it. Other records say who holds what.
+//! sent. Through a server a process writes its own record alone, and that says by which key.
+//! Non-promise: no decision depends on it. Other records say who holds what.
 
+use crate::queue::QueueName;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::{Change, Range, Swap, Verb};
-use leasehold_core::{Error, Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
+use leasehold_core::{
+    Error, Key, Kind, Label, LeaseName, Line, Nonce, Result, Revision, Shelf, Store, Timestamp, codec,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +51,15 @@ leasehold_system::words! {
     }
 }
 
+/// The key that a process reports with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Via {
+    /// What people call it.
+    pub label: Label,
+    /// Its id.
+    pub key: Line<64>,
+}
+
 /// A process, as it last reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
@@ -61,6 +74,9 @@ pub struct Presence {
     /// The queue that a worker is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// The key of a process that reports through a server; the server says which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<Via>,
     /// When it first reported, by the store's clock.
     pub since: Timestamp,
     /// When it last reported, by the store's clock.
@@ -79,6 +95,7 @@ impl Presence {
             pid: leasehold_system::host::pid(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             queue,
+            via: None,
             since: never,
             heard: never,
             nonce: Nonce::random(),
@@ -121,8 +138,42 @@ pub async fn heard(store: &dyn Store, limit: usize) -> Result<Heard> {
     Ok(Heard { processes: found.filter(|it| !it.is_over(page.now)).collect(), more: page.more, now: page.now })
 }
 
+/// What a client of a server reports under this key, as the server records it: with its key, at the store's time, and of bounded
+/// size, whatever it says itself.
+pub fn reported(bytes: &[u8], key: &Key, via: Via, now: Timestamp) -> Result<Presence> {
+    let own: Presence = codec::decode(KIND, bytes, key.name.as_str())?;
+    Line::<255>::named("host", own.host.as_str())?;
+    Line::<64>::named("version", own.version.as_str())?;
+    own.queue.as_deref().map(str::parse::<QueueName>).transpose()?;
+    if own.role == Role::Server || own.queue.is_some() != (own.role == Role::Worker) {
+        return Err(Error::new(Kind::Invalid, "a client is a scheduler, or a worker of a queue"));
+    }
+    if !(0..PLACES).any(|number| own.place(number).is_ok_and(|place| place == *key)) {
+        return Err(Error::new(Kind::Invalid, format!("`{key}` is no place of a {} on that host", own.role.as_str())));
+    }
+    let since = if own.since.as_millis() == 0 { now } else { own.since.min(now) };
+    Ok(Presence { via: Some(via), since, heard: now, ..own })
+}
+
+impl Presence {
+    /// The stored record; none if it cannot be read.
+    pub fn decode(bytes: &[u8], place: &str) -> Option<Self> {
+        codec::decode(KIND, bytes, place).ok()
+    }
+
+    /// The record to store.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        codec::encode(KIND, self)
+    }
+
+    /// Whether it reports with this key.
+    pub fn is_of(&self, key: &str) -> bool {
+        self.via.as_ref().is_some_and(|via| via.key.as_str() == key)
+    }
+}
+
 fn read(name: &LeaseName, value: &leasehold_core::store::Versioned) -> Option<Presence> {
-    codec::decode(KIND, &value.bytes, name.as_str()).ok()
+    Presence::decode(&value.bytes, name.as_str())
 }
 
 /// A process whose record is maintained in the background.
@@ -173,7 +224,7 @@ async fn keep(mut announcer: Announcer, mut stopped: watch::Receiver<bool>) {
 }
 
 fn is_temporary(error: &Error) -> bool {
-    error.is_retryable() || error.kind() == leasehold_core::Kind::Indeterminate
+    error.is_retryable() || error.kind() == Kind::Indeterminate
 }
 
 /// Maintains one record.
@@ -241,14 +292,14 @@ impl Announcer {
     /// Writes the record; false if another process has written there meanwhile.
     async fn put(&mut self, key: &Key, expected: Option<&Revision>, now: Timestamp) -> Result<bool> {
         self.own.heard = now;
-        let bytes = codec::encode(KIND, &self.own)?;
+        let bytes = self.own.encode()?;
         // Nobody waits for it.
         let change = Change { notify: false, verb: Verb::Document, ..Change::put(key, expected, &bytes) };
         Ok(matches!(self.store.write(&change).await?, Swap::Done { .. }))
     }
 
     async fn erase(&self, key: &Key, revision: &Revision) -> Result<()> {
-        let change = Change { notify: false, ..Change::erase(key, revision) };
+        let change = Change { notify: false, verb: Verb::Purge, ..Change::erase(key, revision) };
         self.store.write(&change).await.map(drop)
     }
 

@@ -21,7 +21,7 @@ pub async fn gate(context: &Context, args: &Args) -> Result<Exit> {
     let found = opened.resolve().await?;
     let closed = |error: Error| Error::new(error.kind(), format!("gate closed: resource=`{}` {error}", args.resource));
     if let TokenState::Superseded { .. } = found.state {
-        opened.count_fenced().await;
+        opened.count_fenced(&args.resource, Some(found.epoch)).await;
         found.may_write(&token, &args.resource).map_err(closed)?;
     }
     let left = found.in_force(&token).map_err(closed)?.trust_until.saturating_since(SystemClock.now());

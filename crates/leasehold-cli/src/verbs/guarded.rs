@@ -86,7 +86,7 @@ pub async fn overtaken(context: &Context, guard: &dyn Guard, token: &Token, expi
     }
     let checked = found.may_write(token, &guard.resource());
     if checked.as_ref().is_err_and(|e| e.kind() == Kind::Fenced) {
-        opened.count_fenced().await;
+        opened.count_fenced(&guard.resource(), Some(found.epoch)).await;
     }
     match (found.state == TokenState::Expired, expired) {
         (true, Expired::Refused) => Err(not_in_time(&found, token, &guard.resource())),
@@ -124,6 +124,8 @@ pub async fn explain(context: &Context, guard: &dyn Guard, token: &Token, error:
     {
         return guard::regressed(&guard.resource(), &token.lease, high.epoch);
     }
-    opened.count_fenced().await;
+    // Without one, it was this very epoch that the resource has seen: a repeated write, or a second one.
+    let seen = error.epochs().map_or(token.epoch, |(_, seen)| seen);
+    opened.count_fenced(&guard.resource(), Some(seen)).await;
     error
 }

@@ -7,7 +7,7 @@ use crate::output::{self, Reader};
 use crate::table::table;
 use crate::view;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Error, Inspection, LeaseName, NamePattern, Result};
+use leasehold_core::{Coordinator, Counters, Error, Inspection, LeaseName, NamePattern, Result};
 use leasehold_work::schedule::is_backfill;
 use serde_json::Value;
 use std::io::IsTerminal;
@@ -152,7 +152,13 @@ fn signature(leases: &[Inspection]) -> String {
 
 pub async fn show(context: &Context, args: &Name) -> Result<Exit> {
     let lease = context.lease(&args.name).await?;
-    context.print(|| view::lease_json(&lease), || view::lease_page(&lease))
+    // Beside the lease, and of no weight: without its counters it is shown all the same.
+    let counters = match context.existing().await? {
+        Some(coordinator) => coordinator.counters(&lease.lease).await.unwrap_or_default(),
+        None => Counters::default(),
+    };
+    let fenced = counters.fenced_writes();
+    context.print(|| view::shown_json(&lease, fenced), || view::lease_page(&lease, fenced))
 }
 
 /// Latest first.

@@ -10,13 +10,14 @@ use crate::config::blame_flag;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
-use leasehold_core::{Error, Kind, LeaseName, Result};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Result};
 use leasehold_guards::mcp::{Closed, Gate, Judge, STRENGTH, Verdict};
 use leasehold_system::sync::Mutex;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::runtime::Handle;
 
 pub async fn mcp_gate(context: &Context, args: &Args) -> Result<Exit> {
@@ -39,6 +40,7 @@ pub async fn mcp_gate(context: &Context, args: &Args) -> Result<Exit> {
     }
     let mut relay = Relay::listen()?;
     gate.refresh().await;
+    let resource_name = gate.resource().to_owned();
     let (program, arguments) = (&args.command[0], &args.command[1..]);
     let server = Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut server = match server {
@@ -76,14 +78,17 @@ pub async fn mcp_gate(context: &Context, args: &Args) -> Result<Exit> {
     // What the server wrote last is passed on before the gate ends.
     let status = relay.wait(server, async { drop(all_pumped.await) }).await;
     keeping.abort();
-    if REFUSED.load(std::sync::atomic::Ordering::Relaxed) {
-        opened.count_fenced().await;
+    if REFUSED.load(Ordering::Relaxed) {
+        let newer = Epoch::new(NEWER.load(Ordering::Relaxed)).ok().filter(|newer| *newer > token.epoch);
+        opened.count_fenced(&resource_name, newer).await;
     }
     status.map(exit_of)
 }
 
 /// Whether a call was refused: one event, however many calls.
-static REFUSED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+static REFUSED: AtomicBool = AtomicBool::new(false);
+/// The newer epoch for which it was refused, if it was for one.
+static NEWER: AtomicU64 = AtomicU64::new(0);
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
@@ -136,8 +141,11 @@ impl Asker {
             self.runtime.block_on(self.gate.refresh());
         }
         let checked = self.gate.check();
-        if checked.is_err() {
-            REFUSED.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Err(closed) = &checked {
+            REFUSED.store(true, Ordering::Relaxed);
+            if let (Kind::Fenced, Some(seen)) = (closed.kind, closed.seen) {
+                NEWER.store(seen.get(), Ordering::Relaxed);
+            }
         }
         checked
     }

@@ -24,7 +24,7 @@ mod mcp;
 mod mcp_gate;
 mod migrate;
 mod notify;
-mod operate;
+pub mod operate;
 #[cfg(feature = "http")]
 mod proxy;
 mod push;

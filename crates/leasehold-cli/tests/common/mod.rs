@@ -100,6 +100,12 @@ impl Home {
         Home { store, served: Some(Served { _server: server, key }), ..self }
     }
 
+    /// Where the page of this home's server is, and the key.
+    pub fn page(&self) -> (String, String) {
+        let address = self.store.trim_start_matches("leasehold+").trim_end_matches("/default");
+        (address.to_owned(), self.served.as_ref().map(|served| served.key.clone()).unwrap())
+    }
+
     pub fn ending_by(self, way: Way) -> Self {
         Home { way, ..self }
     }

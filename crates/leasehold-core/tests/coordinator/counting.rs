@@ -5,7 +5,9 @@ use crate::{ask, bench, granted, name};
 use leasehold_core::distribution::REQUESTS;
 use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Change;
-use leasehold_core::{Distribution, EndedRun, Event, Key, Kind, Ownership, Shelf, Store, codec};
+use leasehold_core::{
+    Distribution, EndedRun, Epoch, Event, FENCED_KEPT, FencedWrite, Key, Kind, Ownership, Shelf, Store, Who, codec,
+};
 use std::time::Duration;
 
 #[tokio::test]
@@ -98,4 +100,44 @@ async fn one_damaged_record_does_not_hide_the_others() {
     assert_eq!(kinds, [("a", None), ("b", Some(Kind::Corrupt)), ("c", None)]);
     let page = bench.leases.list(Some(&"a".parse().unwrap()), 1).await.unwrap();
     assert_eq!((page.entries[0].0.as_str(), page.more), ("b", true));
+}
+
+#[tokio::test]
+async fn where_stale_writes_were_refused_is_kept_with_the_stores_time() {
+    let bench = bench();
+    let write = |held| FencedWrite::new("file:out", Epoch::new(held).unwrap(), Epoch::new(9).unwrap(), None);
+    for held in [1, 2, 1] {
+        bench.leases.count_fenced(&name(), &write(held)).await.unwrap();
+    }
+    let counters = bench.leases.counters(&name()).await.unwrap();
+    assert_eq!(counters.get(Event::Fenced), 3);
+    let marks: Vec<_> = counters.fenced_writes().iter().map(|mark| (mark.write.clone(), mark.times)).collect();
+    assert_eq!(marks, [(write(2), 1), (write(1), 2)]);
+    let now = bench.leases.inspect(&name()).await.unwrap().now;
+    assert!(
+        counters.fenced_writes().iter().all(|mark| mark.at <= now && mark.at.as_millis() + 60_000 > now.as_millis())
+    );
+}
+
+#[tokio::test]
+async fn a_counters_record_whose_parts_are_all_at_their_limits_can_be_written() {
+    let bench = bench();
+    let last = Epoch::new((1 << 53) - 1).unwrap();
+    for event in Event::ALL {
+        bench.leases.count_many(&name(), event, u64::MAX).await.unwrap();
+    }
+    let mut all = Distribution::default();
+    (0..64).for_each(|power| all.add(REQUESTS, Duration::from_micros(1 << power)));
+    let run = EndedRun { event: Some(Event::Succeeded), epoch: None, took: Some(Duration::MAX), renewals: all };
+    bench.leases.count_run(&name(), &run).await.unwrap();
+    for n in 0..FENCED_KEPT + 3 {
+        // Each byte of these takes two in the record.
+        let resource = format!("{n:02}{}", "\"".repeat(500));
+        let by = Some(Who::lossy(&"\\".repeat(500), "-"));
+        bench.leases.count_fenced(&name(), &FencedWrite::new(&resource, last, last, by)).await.unwrap();
+    }
+    let counters = bench.leases.counters(&name()).await.unwrap();
+    let oldest = counters.fenced_writes().first().unwrap();
+    assert_eq!((counters.fenced_writes().len(), &oldest.write.resource.as_str()[..3]), (FENCED_KEPT, "03\""));
+    assert!(codec::encode("counters", &counters).unwrap().len() < codec::MAX_RECORD_BYTES / 4);
 }

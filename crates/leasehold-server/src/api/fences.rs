@@ -13,7 +13,7 @@ use crate::serve::{Problem, Site};
 use axum::Json;
 use axum::body::Bytes;
 use leasehold_core::guard::{self, HighWater, Policy, Rejection};
-use leasehold_core::{Error, Event, Kind, LeaseName, Resolver, Token};
+use leasehold_core::{Epoch, Error, FencedWrite, Kind, LeaseName, Resolver, Token, TokenState};
 use leasehold_guards::stored::{FenceDocument, FenceRecord, named};
 use leasehold_work::Tokens;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,12 @@ pub async fn seal(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem>
     let token = token(&body.token)?;
     may_know(&asked, &token)?;
     let found = Tokens::new(asked.coordinator().await?).resolve(&token).await?;
-    found.in_force(&token)?;
+    if let Err(refusal) = found.in_force(&token) {
+        if let TokenState::Superseded { .. } = found.state {
+            count(&asked, &token, &resource(&name), found.epoch).await?;
+        }
+        return Err(refusal.into());
+    }
     raise(&asked, &name, &token, guard::seal).await
 }
 
@@ -131,15 +136,21 @@ pub async fn admit(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem
         Order::Ordered => Policy::Ordered,
         Order::OncePerEpoch => Policy::OncePerEpoch,
     };
-    let coordinator = asked.coordinator().await?;
-    let found = Tokens::new(coordinator.clone()).resolve(&token).await?;
+    let found = Tokens::new(asked.coordinator().await?).resolve(&token).await?;
     if let Err(refusal) = found.may_write(&token, &resource(&name)) {
         if refusal.kind() == Kind::Fenced {
-            asked.site.tally().once(&asked.namespace, &coordinator, &token.lease, Event::Fenced, token.epoch);
+            count(&asked, &token, &resource(&name), found.epoch).await?;
         }
         return Err(refusal.into());
     }
     raise(&asked, &name, &token, |high, token| guard::admit(high, token, policy)).await
+}
+
+/// Counts a refusal, and where it was.
+async fn count(asked: &Asked, token: &Token, resource: &str, seen: Epoch) -> Result<(), Problem> {
+    let write = FencedWrite::new(resource, token.epoch, seen, Some(asked.who()));
+    asked.site.tally().fenced(&asked.namespace, &asked.coordinator().await?, &token.lease, write);
+    Ok(())
 }
 
 fn knows(asked: &Asked, lease: &LeaseName) -> bool {
@@ -183,7 +194,17 @@ async fn raise(
     let document = FenceDocument::new(&asked.coordinator().await?, &named(FOLDER, name)?);
     for _ in 0..ATTEMPTS {
         let seen = document.look().await?;
-        let high = judge(seen.record.high.as_ref(), token).map_err(|refusal| refused(asked, refusal, &resource))?;
+        let high = match judge(seen.record.high.as_ref(), token) {
+            Ok(high) => high,
+            Err(rejection) => {
+                let (highest, refusal) =
+                    (seen.record.high.map(|high| high.epoch), refused(asked, rejection, &resource));
+                if let (Kind::Fenced, Some(highest)) = (refusal.kind(), highest) {
+                    count(asked, token, &resource, highest).await?;
+                }
+                return Err(refusal.into());
+            }
+        };
         if seen.record.high.as_ref() == Some(&high) {
             return Ok(Json(FenceView::new(asked, name, Some(&high), seen.anchor.now.into())));
         }

@@ -1,11 +1,11 @@
 //! What becomes of leases that are held over the API, counted as the command counts it: for `stats`, metrics and alerts.
 //!
 //! Promise: no answer waits for a count, and whatever is asked for at once, one count is written at a time. Repeating a request at
-//! this server counts once for each epoch. Non-promise: a count may be missed when the server ends, when too many are to be
+//! this server counts once for each epoch, and each resource that refused it. Non-promise: a count may be missed when the server ends, when too many are to be
 //! written, or while the store is away; a request that is repeated at another server may count twice.
 
 use leasehold_core::lease::protocol::Refusal;
-use leasehold_core::{Coordinator, EndedRun, Epoch, Event, LeaseName, Right};
+use leasehold_core::{Coordinator, EndedRun, Epoch, Event, FencedWrite, LeaseName, Right};
 use leasehold_stores::Namespace;
 use leasehold_system::sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,8 @@ const MAX_PENDING: usize = 10_000;
 /// Of how many events it is known that they were counted. Then that is forgotten.
 const MAX_KNOWN: usize = 100_000;
 
-type What = (Namespace, LeaseName, Event, Option<Epoch>);
+/// Whose count, which, of which epoch, and where a write was refused.
+type What = (Namespace, LeaseName, Event, Option<Epoch>, Option<FencedWrite>);
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -45,27 +46,36 @@ impl Tally {
             Refusal::AlreadyRun(_) | Refusal::TooSoon { .. } => Event::AlreadyRun,
             _ => Event::SkippedOverlap,
         };
-        self.add((namespace.clone(), lease.clone(), event, None), leases);
+        self.add((namespace.clone(), lease.clone(), event, None, None), leases);
     }
 
-    /// What became of an epoch: however often it is said, it counts once. Items have no counters.
+    /// What became of an epoch: however often it is said, it counts once.
     pub fn once(&self, namespace: &Namespace, leases: &Coordinator, lease: &LeaseName, event: Event, epoch: Epoch) {
-        if Right::of(lease) != Right::Lease {
-            return;
+        if self.is_new((namespace.clone(), lease.clone(), event, Some(epoch), None)) {
+            // Only of a loss does the epoch tell more.
+            let epoch = Some(epoch).filter(|_| event == Event::Lost);
+            self.add((namespace.clone(), lease.clone(), event, epoch, None), leases);
         }
-        let what = (namespace.clone(), lease.clone(), event, Some(epoch));
-        {
-            let mut pending = self.0.lock();
-            if pending.once.len() >= MAX_KNOWN {
-                pending.once.clear();
-            }
-            if !pending.once.insert(what.clone()) {
-                return;
-            }
+    }
+
+    /// A stale write that was refused: once for each epoch and resource.
+    pub fn fenced(&self, namespace: &Namespace, leases: &Coordinator, lease: &LeaseName, write: FencedWrite) {
+        let what = (namespace.clone(), lease.clone(), Event::Fenced, Some(write.held), Some(write));
+        if self.is_new(what.clone()) {
+            self.add(what, leases);
         }
-        // Only of a loss does the epoch tell more.
-        let epoch = what.3.filter(|_| event == Event::Lost);
-        self.add((what.0, what.1, event, epoch), leases);
+    }
+
+    /// Whether it was not counted yet. Items have no counters.
+    fn is_new(&self, what: What) -> bool {
+        if Right::of(&what.1) != Right::Lease {
+            return false;
+        }
+        let mut pending = self.0.lock();
+        if pending.once.len() >= MAX_KNOWN {
+            pending.once.clear();
+        }
+        pending.once.insert(what)
     }
 
     fn add(&self, what: What, leases: &Coordinator) {
@@ -87,13 +97,14 @@ impl Tally {
                 pending.is_written = next.is_some();
                 next
             };
-            let Some(((_, lease, event, epoch), (leases, times))) = next else { return };
-            let counted = match epoch {
+            let Some(((_, lease, event, epoch, write), (leases, times))) = next else { return };
+            let counted = match (&write, epoch) {
+                (Some(write), _) => leases.count_fenced(&lease, write).await,
                 // A lease that an operator took away counts as that.
-                Some(_) => {
+                (None, Some(_)) => {
                     leases.count_run(&lease, &EndedRun { event: Some(event), epoch, ..EndedRun::default() }).await
                 }
-                None => leases.count_many(&lease, event, times).await,
+                (None, None) => leases.count_many(&lease, event, times).await,
             };
             if let Err(error) = counted {
                 tracing::debug!("what became of `{lease}` was not counted: {error}");

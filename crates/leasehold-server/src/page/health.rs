@@ -49,6 +49,8 @@ struct ProcessRow {
     host: String,
     pid: u32,
     queue: Option<String>,
+    /// The key that it reports with, if it does so through a server.
+    key: Option<String>,
     version: String,
     since: When,
     heard: When,
@@ -139,6 +141,7 @@ fn process_row(process: Presence, now: Timestamp) -> ProcessRow {
         host: process.host,
         pid: process.pid,
         queue: process.queue,
+        key: process.via.map(|via| format!("{} ({})", via.label, via.key)),
         version: process.version,
     }
 }

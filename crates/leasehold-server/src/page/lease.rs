@@ -9,12 +9,13 @@ use super::leases::LeaseState;
 use super::timeline::{Timeline, outcome, span, told};
 use super::times::{When, brief, ms, thousands};
 use super::visit::Visit;
+use crate::remote::knows_resource;
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
 use axum::response::Response;
-use leasehold_core::{Epoch, Event, Inspection, LeaseName, OperatorMark, Ownership, Timestamp, Transfer};
+use leasehold_core::{Epoch, Event, FencedMark, Inspection, LeaseName, OperatorMark, Ownership, Timestamp, Transfer};
 use std::collections::HashMap;
 
 /// What was done, or was not.
@@ -67,6 +68,16 @@ struct Line {
     slot: Option<String>,
 }
 
+/// A stale write that was refused.
+struct FencedLine {
+    at: When,
+    times: u64,
+    resource: String,
+    held: u64,
+    seen: u64,
+    by: Option<String>,
+}
+
 /// Who did something, why and when.
 struct Mark {
     by: String,
@@ -101,6 +112,7 @@ struct LeasePage {
     older: bool,
     damaged: Vec<String>,
     counts: Vec<(&'static str, String)>,
+    fenced: Vec<FencedLine>,
     fences: Fences,
     /// Where to look for more fences.
     more_fences: Option<String>,
@@ -150,7 +162,8 @@ async fn show_from(
     }
     let from = Epoch::new(record.epoch.get().saturating_sub(EPOCHS).max(1)).unwrap_or(Epoch::ZERO);
     let history = visit.coordinator.history_since(name, &record, from).await?;
-    let counters = visit.coordinator.counters(name).await.unwrap_or_default();
+    let mut counters = visit.coordinator.counters(name).await.unwrap_or_default();
+    counters.keep_fenced_writes(|mark| knows_resource(&visit.caller, &visit.namespace, mark.write.resource.as_str()));
     let fences = Fences::of(visit, name, &record, fences_after).await?;
     let more_fences = visit.cursor(fences.next.as_ref()).await?;
     let transfers = &history.transfers;
@@ -185,11 +198,12 @@ async fn show_from(
         drain: record.live_drain(now).map(|drain| (mark(&drain.asked, now), When::new(drain.until, now))),
         relocation: record.relocation.as_ref().map(ToString::to_string),
         slot: record.slot.map(|mark| (super::times::exact(mark.slot.0), mark.state.as_str())),
-        timeline: Timeline::draw(transfers, &record, now),
+        timeline: Timeline::draw(transfers, counters.fenced_writes(), &record, now),
         history: transfers.iter().rev().map(|transfer| line(transfer, &record, now)).collect(),
         older: transfers.first().is_some_and(|first| first.epoch.get() > 1),
         damaged: history.damaged.iter().map(ToString::to_string).collect(),
         counts: counts.map(|(word, event)| (word, thousands(counters.get(event)))).to_vec(),
+        fenced: counters.fenced_writes().iter().rev().map(|mark| fenced_line(mark, now)).collect(),
         more_fences: more_fences.map(|after| visit.frame.to(format!("lease/{name}?after={after}#fences"))),
         fences,
         action: visit.frame.to(format!("lease/{name}")),
@@ -201,6 +215,18 @@ async fn show_from(
 
 fn mark(mark: &OperatorMark, now: Timestamp) -> Mark {
     Mark { by: mark.by.to_string(), why: mark.why.to_string(), at: When::new(mark.at, now) }
+}
+
+fn fenced_line(mark: &FencedMark, now: Timestamp) -> FencedLine {
+    let write = &mark.write;
+    FencedLine {
+        at: When::new(mark.at, now),
+        times: mark.times,
+        resource: write.resource.to_string(),
+        held: write.held.get(),
+        seen: write.seen.get(),
+        by: write.by.as_ref().map(ToString::to_string),
+    }
 }
 
 fn line(transfer: &Transfer, record: &Ownership, now: Timestamp) -> Line {

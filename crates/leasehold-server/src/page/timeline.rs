@@ -6,7 +6,7 @@
 use super::times::{brief, exact, ms};
 use askama::Template;
 use askama::filters::HtmlSafe;
-use leasehold_core::{Ownership, Timestamp, Transfer};
+use leasehold_core::{FencedMark, Ownership, Timestamp, Transfer};
 use std::sync::Arc;
 
 /// The width of the drawing, in its own units.
@@ -22,11 +22,14 @@ struct Bar {
     words: String,
 }
 
-/// An operator's order that gave the lease to nobody.
+/// An operator's order that gave the lease to nobody, or a refused write.
 struct Mark {
     x: u64,
     words: String,
 }
+
+/// Half the width of the mark of a refused write.
+const HALF: u64 = 75;
 
 /// The drawing.
 #[derive(Template)]
@@ -34,6 +37,8 @@ struct Mark {
 pub struct Timeline {
     bars: Vec<Bar>,
     marks: Vec<Mark>,
+    /// Where stale writes were refused.
+    fenced: Vec<Mark>,
     summary: String,
     from: String,
     until: String,
@@ -67,12 +72,19 @@ pub fn span(transfer: &Transfer, record: &Ownership, now: Timestamp) -> Option<(
 }
 
 impl Timeline {
-    /// Draws these transfers; none if there is nothing to draw.
-    pub fn draw(transfers: &[Arc<Transfer>], record: &Ownership, now: Timestamp) -> Option<Self> {
+    /// Draws these transfers, and the refused writes since the first of them; none if there is nothing to draw.
+    pub fn draw(
+        transfers: &[Arc<Transfer>],
+        fenced: &[FencedMark],
+        record: &Ownership,
+        now: Timestamp,
+    ) -> Option<Self> {
         let spans: Vec<_> = transfers.iter().filter_map(|t| Some((t, span(t, record, now)?))).collect();
         let (_, (from, _)) = spans.first()?;
         let orders = transfers.iter().filter(|transfer| transfer.to.is_none());
         let ends = spans.iter().map(|(_, (_, end))| *end).chain(orders.clone().map(|order| order.at));
+        let fenced: Vec<_> = fenced.iter().filter(|mark| mark.at >= *from).collect();
+        let ends = ends.chain(fenced.iter().map(|mark| mark.at));
         let until = ends.max()?.max(from.plus(std::time::Duration::from_secs(1)));
         let length = ms(until.saturating_since(*from)).max(1);
         let place = |at: Timestamp| {
@@ -95,10 +107,24 @@ impl Timeline {
             words: format!("epoch {}: {} ({})", order.epoch, told(order), exact(order.at)),
         });
         let (bars, marks): (Vec<Bar>, Vec<Mark>) = (bars.collect(), marks.collect());
-        let summary = format!("{} tenures, from {} to {}", bars.len(), exact(*from), exact(until));
+        let is_fenced = fenced.iter().map(|mark| Mark {
+            x: place(mark.at).clamp(HALF, WIDTH - HALF),
+            words: format!("{} ({})", refused(mark), exact(mark.at)),
+        });
+        let fenced: Vec<Mark> = is_fenced.collect();
+        let also = if fenced.is_empty() { String::new() } else { format!(", {} refused writes", fenced.len()) };
+        let summary = format!("{} tenures{also}, from {} to {}", bars.len(), exact(*from), exact(until));
         let (from_ms, until_ms) = (from.as_millis(), until.as_millis());
-        Some(Timeline { bars, marks, summary, from: exact(*from), until: exact(until), from_ms, until_ms })
+        Some(Timeline { bars, marks, fenced, summary, from: exact(*from), until: exact(until), from_ms, until_ms })
     }
+}
+
+/// A refused write, in words.
+fn refused(mark: &FencedMark) -> String {
+    let write = &mark.write;
+    let by = write.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let times = if mark.times > 1 { format!(", {} times", mark.times) } else { String::new() };
+    format!("write of epoch {} to {}{by} refused{times}: epoch {} was there", write.held, write.resource, write.seen)
 }
 
 /// Why a transfer happened, in words.

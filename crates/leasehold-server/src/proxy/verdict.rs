@@ -7,7 +7,7 @@ use super::fence::Fence;
 use super::problem::Problem;
 use hyper::StatusCode;
 use leasehold_core::guard::Rejection;
-use leasehold_core::{Event, Kind, Right, Token, TokenState};
+use leasehold_core::{Epoch, FencedWrite, Kind, Right, Token, TokenState};
 
 impl Fence {
     /// Asks the store whether it granted this token and has granted no other since.
@@ -30,7 +30,7 @@ impl Fence {
             }
             _ if found.epoch > token.epoch => {
                 let stale = Rejection::Stale { held: token.epoch, seen: found.epoch };
-                self.count(token);
+                self.count(token, found.epoch);
                 Err(Problem::rejection(stale, &self.resource))
             }
             TokenState::Ended { .. } => refuse(StatusCode::PRECONDITION_FAILED, Kind::Lost),
@@ -54,7 +54,7 @@ impl Fence {
             (Rejection::Stale { seen, .. }, Some(true)) => {
                 return Problem::rejection_of_store(&self.resource, &token.lease, token.epoch, *seen);
             }
-            (Rejection::Stale { .. }, _) => self.count(token),
+            (Rejection::Stale { seen, .. }, _) => self.count(token, *seen),
             // The store does not know this grant of the epoch either: somebody made it up, and nobody is called for it.
             (Rejection::Regressed { seen, .. }, Some(false)) => {
                 let detail = format!(
@@ -70,10 +70,11 @@ impl Fence {
     }
 
     /// Counts a refusal, once for each stale epoch: a stale client that keeps trying is one event.
-    fn count(&self, token: &Token) {
+    fn count(&self, token: &Token, seen: Epoch) {
         if Right::of(&token.lease) == Right::Lease && self.state().counted.replace(token.epoch) != Some(token.epoch) {
             let (coordinator, lease) = (self.coordinator.clone(), token.lease.clone());
-            tokio::spawn(async move { coordinator.count(&lease, Event::Fenced).await });
+            let write = FencedWrite::new(&self.resource, token.epoch, seen, None);
+            tokio::spawn(async move { coordinator.count_fenced(&lease, &write).await });
         }
     }
 }

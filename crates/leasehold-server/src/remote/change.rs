@@ -1,7 +1,7 @@
 //! A change that a client asks for: authorised, decided and written.
 
 use super::rules::{Needs, Subject, item_of, name_of};
-use super::{Body, fence};
+use super::{Body, fence, presence};
 use crate::access::{Caller, Denied};
 use crate::early;
 use crate::serve::{In, Problem, Site};
@@ -96,6 +96,12 @@ impl Carrier<'_> {
             }
             wire::Verb::Document { text } if key.shelf == Shelf::Fence => {
                 fence::change(self.caller, self.namespace, self.coordinator, key, expected.as_ref(), &text).await?
+            }
+            wire::Verb::Purge if key.shelf == Shelf::Presence => {
+                self.presence(key, Some(&known(expected)?), None).await?
+            }
+            wire::Verb::Document { text } if key.shelf == Shelf::Presence => {
+                self.presence(key, expected.as_ref(), Some(&text)).await?
             }
             wire::Verb::Document { text } => self.document(key, expected.as_ref(), &text).await?,
             verb => self.item(key, expected, verb).await?,
@@ -200,6 +206,15 @@ impl Carrier<'_> {
         })
     }
 
+    async fn presence(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        text: Option<&str>,
+    ) -> Result<Option<Swap>, Problem> {
+        presence::change(self.caller, self.namespace, self.coordinator, key, expected, text).await
+    }
+
     async fn document(&self, key: &Key, expected: Option<&Revision>, text: &str) -> Result<Option<Swap>, Problem> {
         let about = documents::check(key, text.as_bytes()).map_err(|e| Problem::invalid(e.to_string()))?;
         if key.shelf == Shelf::Output {
@@ -229,7 +244,7 @@ impl Carrier<'_> {
                 lineage.is_some_and(|lineage| lineage.to_string() == folder)
             }
             Subject::Name(queue) => name_of(lease) == queue && lease.folder() == Some(LeaseName::ITEMS),
-            Subject::Anybody | Subject::Nobody => false,
+            Subject::Anybody | Subject::Writer | Subject::Nobody => false,
         };
         if is_own { Ok(()) } else { Err(Problem::invalid(format!("`{key}` is no place for the output of `{lease}`"))) }
     }

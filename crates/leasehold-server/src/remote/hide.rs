@@ -6,12 +6,12 @@
 //! are shown to those who may know of their lease. Non-promise: everything else that a record says is shown to whoever may read it.
 
 use super::rules::Subject;
-use super::{knows_queue, may_know, takes_part, takes_part_in};
+use super::{knows_queue, knows_resource, may_know, presence, takes_part, takes_part_in};
 use crate::access::{Caller, Verb};
 use leasehold_core::guard::HighWater;
 use leasehold_core::item::record::Item;
 use leasehold_core::store::Versioned;
-use leasehold_core::{Key, LeaseName, Lineage, Nonce, Ownership, PROXY_FOLDER, Result, Shelf, codec};
+use leasehold_core::{Counters, Key, LeaseName, Lineage, Nonce, Ownership, PROXY_FOLDER, Result, Shelf, codec};
 use leasehold_guards::stored::{Adoption, FenceRecord};
 use leasehold_stores::Namespace;
 use leasehold_work::output;
@@ -20,6 +20,7 @@ use leasehold_work::schedule::requests;
 use ring::digest::{SHA256, digest};
 
 const LEASE: &str = "ownership";
+const COUNTERS: &str = "counters";
 /// Stands for a lease that the key is not for, where a record must name one.
 pub(super) const OUTSIDE: &str = "a-lease-outside-this-keys-scope";
 
@@ -66,9 +67,17 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
                 }
             }
         }
+        (Shelf::Presence, _) => Ok(Some(value).filter(|value| presence::is_own(caller, &value.bytes, place))),
         (Shelf::Request, _) => {
             let bytes = requests::only(&value.bytes, place, |job| may_know(caller, ns, job))?;
             Ok(Some(Versioned { bytes, ..value }))
+        }
+        // Whoever counts writes back what it was shown.
+        (Shelf::Counters, Subject::Name(name)) if !takes_part(caller, ns, Verb::Hold, &name) => {
+            // One that is damaged hides no others, and shows nothing.
+            let Ok(mut counters) = Counters::decode(&value.bytes, place) else { return other(Vec::new(), value) };
+            counters.keep_fenced_writes(|mark| knows_resource(caller, ns, mark.write.resource.as_str()));
+            other(codec::encode(COUNTERS, &counters)?, value)
         }
         (Shelf::Lease | Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Queue, _)
         | (Shelf::Watch | Shelf::Output | Shelf::Probe | Shelf::Namespace, _) => Ok(Some(value)),

@@ -10,6 +10,7 @@ mod change;
 mod fence;
 mod hide;
 mod listing;
+mod presence;
 mod rules;
 mod tended;
 mod watch;
@@ -148,6 +149,17 @@ pub(crate) fn may_order(caller: &Caller, namespace: &leasehold_stores::Namespace
     match order {
         Order::Advance { lineage: Some(_), .. } => caller.may(Verb::Operate, namespace, None),
         _ => Ok(()),
+    }
+}
+
+/// Whether the caller may know of a resource where a write of a lease that it may look at was refused. Those whose fences are in the
+/// store are known by their names, as leases are; the others are the lease's holders' alone.
+pub(crate) fn knows_resource(caller: &Caller, namespace: &leasehold_stores::Namespace, resource: &str) -> bool {
+    match resource.split_once(':') {
+        Some(("api" | "http" | "mcp", name)) => {
+            caller.sees(namespace, name) || takes_part(caller, namespace, Verb::Hold, name)
+        }
+        _ => true,
     }
 }
 

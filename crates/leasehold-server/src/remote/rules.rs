@@ -22,6 +22,8 @@ pub(super) enum Subject {
     Lineage(String),
     /// Everybody's who has a key for the namespace: the store's time, whether the namespace was moved, and requests for runs.
     Anybody,
+    /// That of the client that wrote it, as its content says.
+    Writer,
     /// No client's.
     Nobody,
 }
@@ -41,6 +43,7 @@ impl Subject {
             Shelf::Fence => Subject::Name(name.split_once('/').map_or(name, |(_, resource)| resource).to_owned()),
             // What is shown of the requests is filtered by job.
             Shelf::Probe | Shelf::Namespace | Shelf::Request => Subject::Anybody,
+            Shelf::Presence => Subject::Writer,
             _ => Subject::Nobody,
         }
     }
@@ -49,7 +52,7 @@ impl Subject {
     pub(super) fn may_read(&self, caller: &Caller, namespace: &Namespace, key: &Key) -> Result<(), Problem> {
         match self {
             Subject::Name(name) => Ok(may_look(caller, namespace, key, name)?),
-            Subject::Lineage(_) | Subject::Anybody => Ok(caller.enters(namespace)?),
+            Subject::Lineage(_) | Subject::Anybody | Subject::Writer => Ok(caller.enters(namespace)?),
             Subject::Nobody => Err(wire::direct(key).into()),
         }
     }
@@ -104,7 +107,7 @@ pub(super) fn is_listed(caller: &Caller, namespace: &Namespace, key: &Key, start
             let is_asked_for = start.map(Subject::of) == Some(Subject::Lineage(lineage));
             is_asked_for || caller.may(Verb::Read, namespace, None).is_ok()
         }
-        Subject::Anybody => true,
+        Subject::Anybody | Subject::Writer => true,
         Subject::Nobody => false,
     }
 }
@@ -112,6 +115,7 @@ pub(super) fn is_listed(caller: &Caller, namespace: &Namespace, key: &Key, start
 /// Whether nothing on a shelf is hidden from the caller.
 pub(super) fn sees_all(caller: &Caller, ns: &Namespace, shelf: Shelf) -> bool {
     let verbs: &[Verb] = match shelf {
+        Shelf::Presence => &[],
         Shelf::Lease | Shelf::Counters | Shelf::Runs | Shelf::Job => &[Verb::Read, Verb::Hold, Verb::Operate],
         Shelf::Queue | Shelf::Item | Shelf::Line => &[Verb::Read, Verb::Work, Verb::Operate],
         _ => &[Verb::Read],
@@ -155,6 +159,7 @@ pub(super) struct Needs {
 const HOLD: &[Verb] = &[Verb::Hold];
 const WORK: &[Verb] = &[Verb::Work];
 const OPERATE: &[Verb] = &[Verb::Operate];
+const HOLD_OR_WORK: &[Verb] = &[Verb::Hold, Verb::Work];
 const HOLD_OR_OPERATE: &[Verb] = &[Verb::Hold, Verb::Operate];
 const WORK_OR_OPERATE: &[Verb] = &[Verb::Work, Verb::Operate];
 
@@ -164,6 +169,7 @@ impl Needs {
         let own = match Subject::of(key) {
             Subject::Name(name) => vec![name],
             Subject::Lineage(_) if key.shelf == Shelf::Output => Vec::new(),
+            Subject::Writer => Vec::new(),
             _ => return None,
         };
         let needs = |verbs| Some(Needs { verbs, names: own.clone() });
@@ -183,6 +189,7 @@ impl Needs {
             (Shelf::Item, wire::Verb::Add(_) | wire::Verb::TakeBack) => needs(WORK),
             (Shelf::Item, wire::Verb::Purge) => needs(OPERATE),
             (Shelf::Fence, wire::Verb::Document { .. }) => needs(HOLD),
+            (Shelf::Presence, wire::Verb::Document { .. } | wire::Verb::Purge) => needs(HOLD_OR_WORK),
             (
                 Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Watch | Shelf::Output,
                 wire::Verb::Document { .. },

@@ -25,6 +25,16 @@ async fn an_older_holder_is_refused_once_a_newer_one_was_there() {
     let once = json!({ "token": new["token"], "policy": "once_per_epoch" });
     assert_eq!(rig.post(&key, "fences/report.csv/admit", once.clone()).await.ok()["seq"], 1);
     rig.post(&key, "fences/report.csv/admit", once).await.refused(412, "fenced");
+    let leases = rig.leases().await;
+    counted(&leases, &"daily".parse().unwrap(), &[(Event::Fenced, 2)]).await;
+    let marks = rig.get(&key, "leases/daily").await.ok()["fenced_writes"].clone();
+    let mut told: Vec<_> =
+        marks.as_array().unwrap().iter().map(|mark| [&mark["held_epoch"], &mark["seen_epoch"]]).collect();
+    told.sort_by_key(|epochs| epochs[0].as_u64());
+    assert_eq!(told, [[&json!(1), &json!(3)], [&json!(3), &json!(3)]]);
+    assert!(marks[0]["resource"] == "api:report.csv" && marks[0]["by"].as_str().unwrap().contains("(key "), "{marks}");
+    let listed = rig.get(&key, "leases").await.ok();
+    assert!(listed["leases"][0].get("fenced_writes").is_none(), "{listed}");
     let high = rig.get(&key, "fences/report.csv").await.ok();
     assert_eq!((high["lease"].as_str(), high["epoch"].as_u64()), (Some("daily"), Some(3)));
     assert!(!high.to_string().contains(new["token"].as_str().unwrap().split(':').nth(3).unwrap()));

@@ -1,4 +1,4 @@
-// What a person does with the page. Called by browser.rs, which says where the server is and plays everybody else.
+// What a person does with the page. Called by driver.rs for a test, which says where the server is and plays everybody else.
 import { strict as assert } from "node:assert";
 import { mkdtempSync, rmSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
@@ -153,6 +153,21 @@ const acts = {
     assert.equal(await page.locator(".orders").evaluate((orders) => orders.inert), false);
     // What the browser says of the requests that failed is no fault of the page.
     faults.splice(0, faults.length, ...faults.filter((fault) => !/ERR_INTERNET_DISCONNECTED/.test(fault)));
+  },
+
+  // A lease is revoked while a job runs under it elsewhere.
+  async job() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/lease/nightly`);
+    await page.getByText("Revoke…").click();
+    await page.locator("#revoke-why").fill("it reads the wrong input");
+    await page.getByRole("button", { name: "Revoke at epoch 1" }).click();
+    await page.getByRole("status").getByText("Revoked.").waitFor();
+    await ask("the job is dead");
+    await page.locator("#e1").getByText("evicted").waitFor();
+    await page.locator("#counts div").filter({ hasText: "Taken away by an operator" }).getByText("1").waitFor();
   },
 
   async bulk() {

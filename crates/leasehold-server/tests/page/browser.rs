@@ -1,70 +1,15 @@
 //! The page in a real browser: Debian's chromium, driven by playwright.
 //!
-//! The script beside this file does what a person would; where others change something meanwhile, it asks for that by a line on
-//! its standard output, and waits for the answer on its standard input.
+//! What others do meanwhile is here; what the person does is in the script.
 
+use crate::driver::Browser;
 use crate::scene::{MINUTE, acquire, dead_letters, fences, holder, morning, name, order_item, processes, queue};
 use crate::stage::Stage;
 use leasehold_core::lease::protocol::{Order, Report};
 use leasehold_core::{Marker, Outcome, Who, Why};
-use leasehold_testbed::{node_module, program};
 use leasehold_work::queue::{Claimer, NewItem, Payload, Queue, Reason, protocol};
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use tokio::sync::mpsc;
 
 const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
-
-/// The script, at work.
-struct Browser {
-    child: Child,
-    lines: mpsc::UnboundedReceiver<String>,
-}
-
-impl Browser {
-    fn start(stage: &Stage, act: &str, more: &[(&str, &str)]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/browser.mjs");
-        let mut command = Command::new(program("node"));
-        command
-            .arg(script)
-            .arg(act)
-            .env("URL", stage.url())
-            .env("CHROMIUM", program("chromium"))
-            .env("PLAYWRIGHT", node_module("playwright-core/index.mjs"))
-            .env("AXE", node_module("axe-core/axe.min.js"))
-            .envs(more.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (send, lines) = mpsc::unbounded_channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || output.lines().map_while(Result::ok).for_each(|line| drop(send.send(line))));
-        Browser { child, lines }
-    }
-
-    /// What the script asks for next; none when it is over.
-    async fn asks(&mut self) -> Option<String> {
-        loop {
-            let line = self.lines.recv().await?;
-            match line.strip_prefix("ask ") {
-                Some(asked) => return Some(asked.to_owned()),
-                None => println!("browser: {line}"),
-            }
-        }
-    }
-
-    fn answer(&mut self) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "done").unwrap();
-    }
-
-    async fn ends_well(mut self) {
-        assert_eq!(self.asks().await, None);
-        let mut child = self.child;
-        let status = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
-        assert!(status.success(), "the script failed: {status}");
-    }
-}
 
 /// One browser at a time: each is several processes.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -82,7 +27,7 @@ async fn an_operator_watches_and_acts() {
     let leases = stage.leases();
     let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
     let keys = [("KEY", key.as_str()), ("READER", &reader), ("EXPIRED", &short), ("DEAD", dead.as_str())];
-    let mut browser = Browser::start(&stage, "operator", &keys);
+    let mut browser = Browser::start(&stage.url(), "operator", &keys);
     assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
     leases.release(&first, Outcome::Succeeded).await.unwrap();
     acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
@@ -107,7 +52,7 @@ async fn an_operator_retries_all_dead_letters_of_a_reason() {
     let dead = dead_letters(&stage, "mail", "550 mailbox unavailable", 37).await;
     dead_letters(&stage, "mail", "timeout", 2).await;
     let (key, reader) = (stage.key("ada", ALL, &["*"], None).await, stage.key("eve", "read", &["*"], None).await);
-    let mut browser = Browser::start(&stage, "bulk", &[("KEY", key.as_str()), ("READER", &reader)]);
+    let mut browser = Browser::start(&stage.url(), "bulk", &[("KEY", key.as_str()), ("READER", &reader)]);
     assert_eq!(browser.asks().await.as_deref(), Some("change some behind the form"));
     order_item(&queue(&stage, "mail"), &dead[5], retry).await;
     dead_letters(&stage, "mail", "550 mailbox unavailable", 3).await;
@@ -140,7 +85,7 @@ async fn what_users_write_stays_text() {
     crate::scene::hostile_job(&stage, HOSTILE).await;
     let key = stage.key("<u>key</u>", ALL, &["*"], None).await;
     let id = claimed.name().id.to_string();
-    Browser::start(&stage, "hostile", &[("KEY", &key), ("DEAD", &id), ("REASON", HOSTILE)]).ends_well().await;
+    Browser::start(&stage.url(), "hostile", &[("KEY", &key), ("DEAD", &id), ("REASON", HOSTILE)]).ends_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,7 +95,7 @@ async fn seven_tabs_share_one_stream() {
     let leases = stage.leases();
     let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
     let key = stage.key("ada", "read", &["*"], None).await;
-    let mut browser = Browser::start(&stage, "tabs", &[("KEY", &key)]);
+    let mut browser = Browser::start(&stage.url(), "tabs", &[("KEY", &key)]);
     assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
     leases.release(&first, Outcome::Succeeded).await.unwrap();
     acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
@@ -165,7 +110,7 @@ async fn a_page_that_lost_its_connection_says_since_when_and_takes_no_orders() {
     let leases = stage.leases();
     let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
     let key = stage.key("ada", ALL, &["*"], None).await;
-    let mut browser = Browser::start(&stage, "cut", &[("KEY", &key)]);
+    let mut browser = Browser::start(&stage.url(), "cut", &[("KEY", &key)]);
     assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
     leases.release(&first, Outcome::Succeeded).await.unwrap();
     acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
@@ -183,5 +128,5 @@ async fn no_page_has_a_serious_fault_for_those_who_cannot_see_it() {
     let key = stage.key("ada", ALL, &["*"], None).await;
     let shots = std::env::var("LEASEHOLD_SCREENSHOTS").unwrap_or_default();
     let more = [("KEY", key.as_str()), ("DEAD", dead.as_str()), ("SHOTS", &shots)];
-    Browser::start(&stage, "axe", &more).ends_well().await;
+    Browser::start(&stage.url(), "axe", &more).ends_well().await;
 }

@@ -1,9 +1,9 @@
 //! Fences in the store on the page of the lease that moves them.
 
-use crate::scene::{acquire, holder, seal};
+use crate::scene::{MINUTE, acquire, holder, name, seal};
 use crate::stage::{Client, Stage};
 use leasehold_core::guard::HighWater;
-use leasehold_core::{Epoch, Grant, Lineage, Outcome, Who, Why};
+use leasehold_core::{Epoch, FencedWrite, Grant, Lineage, Outcome, Who, Why};
 use leasehold_guards::stored::Adoption;
 use leasehold_server::page::budget;
 
@@ -89,4 +89,62 @@ async fn of_many_fences_a_bounded_number_is_looked_at_and_the_page_says_so() {
     assert!(!next.contains("api"), "it tells a name that the reader may not know: {next}");
     let page = client.get(next.trim_end_matches("#fences")).await.body;
     assert!(page.contains("f-http:last") && !page.contains("Look further"), "{page}");
+}
+
+/// The row of a refused write.
+fn refused<'a>(page: &'a str, resource: &str) -> Option<&'a str> {
+    let section = page.split("id=\"refused\"").nth(1)?.split("</section>").next()?;
+    section.split("<tr>").find(|row| row.contains(&format!(">{resource}<")))
+}
+
+#[tokio::test]
+async fn the_timeline_marks_where_stale_writes_were_refused() {
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let first = acquire(&leases, "publish", holder("box-1", "a", 1), "1h").await;
+    stage.clock.advance(MINUTE * 10);
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let page = client.get("/ns/default/lease/publish").await.body;
+    assert!(
+        !page.contains("id=\"refused\"") && !page.contains("path class=\"refused\"") && !page.contains("write refused")
+    );
+    let second = acquire(&leases, "publish", holder("box-2", "b", 2), "1h").await;
+    let (old, new) = (first.token().epoch, second.token().epoch);
+    let hostile = "<b>ada</b>@box-1";
+    let write = FencedWrite::new("file:out.json", old, new, Some(Who::new(hostile).unwrap()));
+    for _ in 0..2 {
+        stage.clock.advance(MINUTE * 5);
+        leases.count_fenced(&name("publish"), &write).await.unwrap();
+    }
+    leases.count_fenced(&name("publish"), &FencedWrite::new("api:report", old, new, None)).await.unwrap();
+    let page = client.get("/ns/default/lease/publish").await.body;
+    let row = refused(&page, "file:out.json").unwrap_or_else(|| panic!("{page}"));
+    for says in ["2 times", "&#60;b&#62;ada&#60;/b&#62;@box-1", "class=\"num\">1<", "class=\"num\">2<"] {
+        assert!(row.contains(says), "{says}: {row}");
+    }
+    assert!(refused(&page, "api:report").unwrap().contains("not known"));
+    let drawing = page.split("<figure").nth(1).unwrap().split("</figure>").next().unwrap();
+    let title =
+        "write of epoch 1 to file:out.json by &#60;b&#62;ada&#60;/b&#62;@box-1 refused, 2 times: epoch 2 was there";
+    assert!(drawing.contains(title) && drawing.contains("</i>write refused"), "{drawing}");
+    assert_eq!(drawing.matches("<path class=\"refused\"").count(), 2);
+    assert!(drawing.contains("2 tenures, 2 refused writes, from"), "{drawing}");
+}
+
+#[tokio::test]
+async fn a_key_sees_refusals_of_its_leases_at_resources_that_it_is_for() {
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let grant = acquire(&leases, "team-b/publish", holder("box-1", "a", 1), "1h").await;
+    for resource in ["api:team-a/secret", "api:team-b/report", "file:out.json"] {
+        let write = FencedWrite::new(resource, grant.token().epoch, Epoch::new(9).unwrap(), None);
+        leases.count_fenced(&name("team-b/publish"), &write).await.unwrap();
+    }
+    let mut client = Client::signed_in(&stage, &stage.key("b", "read", &["team-b/*"], None).await).await;
+    let page = client.get("/ns/default/lease/team-b/publish").await.body;
+    assert!(refused(&page, "api:team-b/report").is_some() && refused(&page, "file:out.json").is_some(), "{page}");
+    assert!(!page.contains("team-a/secret"), "{page}");
+    let mut other = Client::signed_in(&stage, &stage.key("a", "read", &["team-a/*"], None).await).await;
+    assert_eq!(other.get("/ns/default/lease/team-b/publish").await.status, 403);
 }

@@ -1,8 +1,9 @@
 //! Which servers, schedulers and workers there are, and when each was last heard of.
 
-use crate::scene::{MINUTE, morning, process, processes, queue, server};
+use crate::scene::{MINUTE, morning, name, process, processes, queue, server};
 use crate::stage::{Client, Stage};
-use leasehold_work::presence::Role;
+use leasehold_core::{Key, Shelf};
+use leasehold_work::presence::{Presence, Role, Via, reported};
 use leasehold_work::queue::NewItem;
 
 /// The row of a process.
@@ -49,6 +50,23 @@ async fn a_key_sees_workers_of_the_queues_that_it_is_for() {
     let page = client.get("/ns/default/health").await.body;
     assert!(page.contains("box-mine") && !page.contains("box-theirs"), "{page}");
     assert!(!page.contains("scheduler-1") && row(&page, "server").is_none(), "{page}");
+}
+
+#[tokio::test]
+async fn a_process_behind_a_server_is_listed_with_its_key() {
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let mut own = Presence::own(Role::Worker, Some("mail".to_owned()));
+    "sandbox-1".clone_into(&mut own.host);
+    let key = Key::new(Shelf::Presence, &name("worker/sandbox-1/00"));
+    let via = Via { label: "<b>ci</b>".parse().unwrap(), key: "k3m7q2xa".parse().unwrap() };
+    let now = leases.inspect(&name("any")).await.unwrap().now;
+    let own = reported(&own.encode().unwrap(), &key, via, now).unwrap();
+    leases.store().document(&key, None, &own.encode().unwrap()).await.unwrap();
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let page = client.get("/ns/default/health").await.body;
+    let row = row(&page, "worker-sandbox-1").unwrap_or_else(|| panic!("{page}"));
+    assert!(row.contains("with key &#60;b&#62;ci&#60;/b&#62; (k3m7q2xa)") && !row.contains("silent"), "{row}");
 }
 
 #[tokio::test]

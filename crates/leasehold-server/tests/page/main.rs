@@ -5,6 +5,7 @@
 mod browser;
 mod budgets;
 mod bulk;
+mod driver;
 mod fences;
 mod health;
 mod live;

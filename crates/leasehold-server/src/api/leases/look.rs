@@ -3,14 +3,15 @@
 //! Promise: each request reads a bounded number of records, however many there are. A listing goes on where it stopped, by its
 //! cursor. Non-promise: a cursor names the record at which the listing stopped, whoever may see that one.
 
-use super::view::{LeaseView, TransferView, is_in};
+use super::view::{FencedWriteView, LeaseView, TransferView, is_in};
 use crate::access::Verb;
 use crate::api::asked::Asked;
 use crate::api::cursor;
 use crate::api::reading::{Params, field, limit, optional};
+use crate::remote::knows_resource;
 use crate::serve::Problem;
 use axum::Json;
-use leasehold_core::{Epoch, Error, LeaseName, NamePattern};
+use leasehold_core::{Epoch, Error, FencedMark, LeaseName, NamePattern};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -119,8 +120,14 @@ impl Leases {
     responses((status = 200, description = "The lease.", body = LeaseView)))]
 pub async fn one(asked: Asked) -> Result<Json<LeaseView>, Problem> {
     let name = asked.name(Verb::Read)?.of_a_lease()?;
-    let seen = asked.coordinator().await?.inspect(&name).await?;
-    Ok(Json(LeaseView::from(&seen)))
+    let coordinator = asked.coordinator().await?;
+    let seen = coordinator.inspect(&name).await?;
+    let mut view = LeaseView::from(&seen);
+    // Beside the lease, and of no weight: without them the answer is still about the lease.
+    let counters = coordinator.counters(&name).await.unwrap_or_default();
+    let is_known = |mark: &&FencedMark| knows_resource(&asked.caller, &asked.namespace, mark.write.resource.as_str());
+    view.fenced_writes = counters.fenced_writes().iter().rev().filter(is_known).map(FencedWriteView::from).collect();
+    Ok(Json(view))
 }
 
 /// How much of a history is wanted.

@@ -1,7 +1,7 @@
 //! A lease as answers show it. Nothing here lets anybody act as its holder.
 
 use crate::api::values::{Draining, Holder, Mark, Report, SlotState, Time, millis};
-use leasehold_core::{Inspection, Ownership, Timestamp, Transfer};
+use leasehold_core::{FencedMark, Inspection, Ownership, Timestamp, Transfer};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -42,8 +42,44 @@ pub struct LeaseView {
     /// The latest scheduled slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotState>,
+    /// The last stale writes that were refused, the latest first, at most 16. Told of one lease, and not in listings; without those
+    /// to resources that the key is not for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fenced_writes: Vec<FencedWriteView>,
     /// The store's time of this read.
     pub now: Time,
+}
+
+/// A stale write that was refused.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FencedWriteView {
+    /// When it was last refused.
+    pub at: Time,
+    /// How often it was.
+    pub times: u64,
+    /// The resource, as its guard names it, such as `file:out.json`.
+    pub resource: String,
+    /// The epoch of the writer's token.
+    pub held_epoch: u64,
+    /// The newer epoch: of the resource, or of the lease.
+    pub seen_epoch: u64,
+    /// Who was refused, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl From<&FencedMark> for FencedWriteView {
+    fn from(mark: &FencedMark) -> Self {
+        let write = &mark.write;
+        FencedWriteView {
+            at: mark.at.into(),
+            times: mark.times,
+            resource: write.resource.to_string(),
+            held_epoch: write.held.get(),
+            seen_epoch: write.seen.get(),
+            by: write.by.as_ref().map(ToString::to_string),
+        }
+    }
 }
 
 impl From<&Inspection> for LeaseView {
@@ -68,6 +104,7 @@ impl LeaseView {
             drain: record.live_drain(now).map(Draining::from),
             progress: record.progress.as_ref().map(Report::from),
             slot: record.slot.map(SlotState::from),
+            fenced_writes: Vec::new(),
             now: now.into(),
         }
     }
