@@ -2,10 +2,10 @@
 
 use super::Wanted;
 use crate::context::{Context, Target};
-use crate::kept::file::{self, Stretch, is_being_written};
-use crate::kept::layout::{self, Named, RunFile, folder_of, spool_folder};
-use crate::kept::{Keeping, files_in};
 use crate::output;
+use crate::run_output::file::{self, Stretch, is_being_written};
+use crate::run_output::layout::{self, Named, RunFile, folder_of, spool_folder};
+use crate::run_output::{Keeping, files_in};
 use leasehold_core::item::{QueueName, State};
 use leasehold_core::{Coordinator, Kind, LeaseName, Result, Transfer};
 use leasehold_work::output::{Ring, RunOutput, list};

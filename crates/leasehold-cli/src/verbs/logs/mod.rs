@@ -9,7 +9,7 @@ mod show;
 use crate::args::Logs as Args;
 use crate::context::{Context, Target};
 use crate::exit::Exit;
-use crate::kept::Keeping;
+use crate::run_output::Keeping;
 use find::{Chosen, Content, Finder};
 use leasehold_core::{Error, Kind, LeaseName, Result};
 use leasehold_work::queue::ItemId;

@@ -2,8 +2,8 @@
 
 use super::find::{Chosen, Content, Finder};
 use crate::exit::Exit;
-use crate::kept::file::{Followed, Stretch, gap_line, is_being_written};
 use crate::output::{self, Reader};
+use crate::run_output::file::{Followed, Stretch, gap_line, is_being_written};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_work::schedule::slot_text;

@@ -5,10 +5,10 @@
 
 use crate::config::{Settings, flag_or_variable};
 use crate::exit::Exit;
-use crate::kept;
 use crate::notify::{AFTER_RUN, Notifier, NotifyTables, Told as Rules, place};
 use crate::output;
 use crate::ping::{self, PingUrl, Pings, Signal};
+use crate::run_output;
 use crate::supervise::Signals;
 use crate::supervise::settlement::Verdict;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -47,7 +47,7 @@ impl Listeners {
         let is_wanted = self.ping.as_ref().is_some_and(PingUrl::takes_output)
             || self.notify.iter().flat_map(|(rules, _)| rules).any(|(rule, _)| rule.tells_of_ends() && is_about(rule));
         let is_seen = std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
-        is_wanted && !is_seen && !matches!(settings.output.value, Some(kept::Target::Off))
+        is_wanted && !is_seen && !matches!(settings.output.value, Some(run_output::Target::Off))
     }
 
     /// Says that a run starts under this grant.

@@ -4,7 +4,7 @@
 
 use crate::config::{Settings, parse_toml, project_file, user_file};
 use crate::supervise::deadlines::Deadlines;
-use crate::{guards, kept, outbound};
+use crate::{guards, outbound, run_output};
 use leasehold_core::{Error, Kind, Label, Result};
 use leasehold_work::schedule::{FileRevision, Job, JobTable, Publisher};
 use serde::Deserialize;
@@ -73,7 +73,7 @@ impl Jobs {
             if job.ping.is_some() {
                 outbound::check("ping").map_err(in_job)?;
             }
-            kept::check_variables(&job.env).map_err(in_job)?;
+            run_output::check_variables(&job.env).map_err(in_job)?;
             let (ttl, grace) = (job.ttl.unwrap_or(settings.ttl.value), job.grace.or(settings.grace.value));
             Deadlines::new(ttl, grace).map_err(in_job)?;
             // Where the file is, unless it says otherwise: a service has no folder of its own.
