@@ -25,7 +25,7 @@ use leasehold_core::{
     Checkpoint, Coordinator, Drain, Error, Keeper, KeeperState, Kind, Label, Line, Loss, Result, Token, Ttl,
 };
 use leasehold_work::Backlog;
-use leasehold_work::backlog::{Addition, Kept};
+use leasehold_work::backlog::{Addition, KeptItem};
 use leasehold_work::queue::{self as work, Claimer, ItemGrant, Payload, Reason};
 use std::ops::Deref;
 use std::pin::pin;
@@ -240,7 +240,7 @@ impl Worker {
 #[must_use = "dropped, it is no longer renewed, and goes back to the queue after its TTL"]
 pub struct Claimed {
     attempt: Attempt,
-    keeper: Keeper<Kept<work::Queue>>,
+    keeper: Keeper<KeptItem<work::Queue>>,
 }
 
 /// One attempt at an item, as seen by the work that is done in it. It can be cloned and passed on; it does not keep the item,
