@@ -10,7 +10,7 @@ use crate::args::ScheduleRun;
 use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::metrics::{Monitor, Place};
+use crate::metrics::{Monitor, Probed};
 use crate::service::ServiceManager;
 use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use crate::{log, orphans, output};
@@ -131,7 +131,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
     let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
     // Before anything runs: an address that is taken is a mistake.
-    let monitor = Monitor::start(context, Place::Store(coordinator.clone())).await?;
+    let monitor = Monitor::start(context, Probed::Store(coordinator.clone())).await?;
     monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
     announce(&jobs, &labels);
     let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::place(settings));
