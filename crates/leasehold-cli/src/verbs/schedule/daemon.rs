@@ -134,7 +134,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     let monitor = Monitor::start(context, Probed::Store(coordinator.clone())).await?;
     monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
     announce(&jobs, &labels);
-    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::place(settings));
+    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
     public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let (reporter, ours) = (Arc::new(Reporter::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
