@@ -68,8 +68,8 @@ pub struct RunOutput {
 struct OutputEntry(Option<RunOutput>);
 
 /// The lease or item whose run's output is in such a record; an error if the bytes are not one.
-pub fn subject(bytes: &[u8], key: &str) -> Result<Option<LeaseName>> {
-    let OutputEntry(kept) = codec::decode(KIND, bytes, key)?;
+pub fn subject(bytes: &[u8], name: &str) -> Result<Option<LeaseName>> {
+    let OutputEntry(kept) = codec::decode(KIND, bytes, name)?;
     Ok(kept.map(|kept| kept.lease))
 }
 

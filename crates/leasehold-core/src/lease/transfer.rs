@@ -135,10 +135,10 @@ impl Serialize for Transfer {
             self.by.is_some(),
             self.why.is_some(),
         ];
-        let places = LEAST + filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
-        let mut row = serializer.serialize_seq(Some(places))?;
-        for place in 0..places {
-            match place {
+        let length = LEAST + filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
+        let mut row = serializer.serialize_seq(Some(length))?;
+        for index in 0..length {
+            match index {
                 0 => row.serialize_element(&self.epoch)?,
                 1 => row.serialize_element(&self.at)?,
                 2 => row.serialize_element(&self.reason)?,

@@ -26,8 +26,8 @@ const ATTEMPTS: Attempts = Attempts { most: 30, backoff_ms: 5_000 };
 const MAX_WAITING: usize = 8;
 
 /// Refuses bytes that are not such a record.
-pub(crate) fn check(bytes: &[u8], key: &str) -> Result<()> {
-    codec::decode::<Watched>(KIND, bytes, key).map(drop)
+pub(crate) fn check(bytes: &[u8], name: &str) -> Result<()> {
+    codec::decode::<Watched>(KIND, bytes, name).map(drop)
 }
 
 /// What was judged and told about one name.

@@ -32,8 +32,8 @@ pub(super) struct Entry {
 }
 
 /// An entry with its copy of the item as somebody may see it. What cannot be read has no copy then, and its item's record is read.
-pub fn shown(bytes: &[u8], place: &str, shown: impl FnOnce(Item) -> Item) -> Result<Vec<u8>> {
-    let entry = codec::decode(KIND, bytes, place).unwrap_or(Entry { revision: None, item: None });
+pub fn shown(bytes: &[u8], name: &str, shown: impl FnOnce(Item) -> Item) -> Result<Vec<u8>> {
+    let entry = codec::decode(KIND, bytes, name).unwrap_or(Entry { revision: None, item: None });
     codec::encode(KIND, &Entry { item: entry.item.map(shown), ..entry })
 }
 
