@@ -86,8 +86,8 @@ impl NotifyTables {
         };
         let (mut read, mut wrong): (Vec<Told>, Vec<Error>) = (Vec::with_capacity(tables.len()), Vec::new());
         for (table, number) in tables.iter().zip(1..) {
-            let place = called(table, number);
-            let blame = |e: Error| Error::new(e.kind(), format!("invalid settings `{file}`: {place}: {e}"));
+            let what = called(table, number);
+            let blame = |e: Error| Error::new(e.kind(), format!("invalid settings `{file}`: {what}: {e}"));
             match one(table, folder) {
                 Ok((rule, _)) if read.iter().any(|(other, _)| other.channel == rule.channel) => {
                     let message = "there is another of this name, or with this target; give each a `name` of its own";

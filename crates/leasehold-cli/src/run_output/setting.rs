@@ -144,13 +144,13 @@ impl Settings {
 
     /// What a process of ours that reads no files is told of it.
     pub fn output_environment(&self) -> [(&'static str, String); 3] {
-        let place = match (&self.output.value, self.keeping()) {
+        let output = match (&self.output.value, self.keeping()) {
             (Some(target), _) => target.portable(),
             (None, Ok(Some(keeping))) => keeping.root.display().to_string(),
             (None, _) => String::new(),
         };
         let (size, runs) = (self.output_size.value.to_string(), self.output_runs.value.to_string());
-        [(OUTPUT, place), (OUTPUT_SIZE, size), (OUTPUT_RUNS, runs)]
+        [(OUTPUT, output), (OUTPUT_SIZE, size), (OUTPUT_RUNS, runs)]
     }
 }
 

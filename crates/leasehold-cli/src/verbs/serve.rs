@@ -162,8 +162,8 @@ async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
     };
     match (shown, file) {
         (Ok(()), Some(path)) => {
-            let place = path.display();
-            output::say(&format!("made the first key, {}, which may do everything: it is in {place}", record.id));
+            let shown = path.display();
+            output::say(&format!("made the first key, {}, which may do everything: it is in {shown}", record.id));
             Ok(())
         }
         (Ok(()), None) => Ok(()),

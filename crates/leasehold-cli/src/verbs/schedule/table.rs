@@ -52,16 +52,16 @@ pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
 impl Jobs {
     /// Reads them.
     pub fn read(path: &Path, settings: &Settings) -> Result<Self> {
-        let place = path.display();
+        let shown = path.display();
         let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{place}`")).with_source(e))?;
+            .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{shown}`")).with_source(e))?;
         let file: File = parse_toml(&text, "jobs", path)?;
         let (publisher, names_owner) = (publisher(path, &file, &text)?, file.owner.is_some());
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(file.job.len());
         for (table, number) in file.job.into_iter().zip(1..) {
-            let blame = |e: Error| Error::new(e.kind(), format!("invalid jobs `{place}`: {e}"));
+            let blame = |e: Error| Error::new(e.kind(), format!("invalid jobs `{shown}`: {e}"));
             let mut job = Job::read(table, number).map_err(blame)?;
             let in_job = |e: Error| blame(Error::new(e.kind(), format!("job `{}`: {e}", job.name)));
             if !names.insert(job.name.clone()) {
@@ -84,7 +84,7 @@ impl Jobs {
         if all.is_empty() {
             return Err(Error::new(
                 Kind::Invalid,
-                format!("there is no [[job]] table in `{place}`; see docs/schedules.md"),
+                format!("there is no [[job]] table in `{shown}`; see docs/schedules.md"),
             ));
         }
         Ok(Jobs { path: path.to_path_buf(), all, publisher, names_owner })
