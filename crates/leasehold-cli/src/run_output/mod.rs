@@ -182,7 +182,7 @@ pub fn ring(token: &Token, runs: u64) -> Option<Ring> {
 
 /// The files of runs in a folder of this machine, newest first.
 pub fn files_in(path: &Path) -> Vec<(SystemTime, PathBuf)> {
-    let files = folder::Folder::open(path).map(|folder| retention::kept(&folder)).unwrap_or_default();
+    let files = folder::Folder::open(path).map(|folder| retention::list_runs(&folder)).unwrap_or_default();
     files.into_iter().map(|(at, name)| (at, path.join(name))).collect()
 }
 

@@ -255,7 +255,7 @@ fn reload(
                 output::say(&format!("keeping the old notifications: {error}"));
             }
             log::follow(&changed);
-            kept(in_force, &changed).iter().for_each(|line| output::say(line));
+            settings_needing_restart(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
             informed.manager.status(&status(&jobs, labels));
             informed.public.take_up(&jobs, rules.ok());
@@ -267,7 +267,7 @@ fn reload(
 }
 
 /// What was changed in the file and is not taken up: runs that are still running are under it.
-fn kept(in_force: &Settings, changed: &Settings) -> Vec<String> {
+fn settings_needing_restart(in_force: &Settings, changed: &Settings) -> Vec<String> {
     let is_same_store = in_force.store.value.portable() == changed.store.value.portable();
     let both = in_force.rows().into_iter().zip(changed.rows());
     both.filter(|((name, old, _), (_, new, _))| match *name {
