@@ -289,7 +289,7 @@ impl Permits<'_> {
             Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
         }
         let permits = Permits::inside(self.scene, self.artifact, &last, former);
-        permits.seal_anew(&|| permits.retire_former()).map(|_| ())
+        permits.seal_again(&|| permits.retire_former()).map(|_| ())
     }
 
     /// The error for a fence that was displaced while we had it open: the lease that has the artifact now refuses us.

@@ -161,11 +161,11 @@ impl<'a> Permits<'a> {
         if listing.permits.contains(&(self.token.epoch, self.token.nonce)) && self.marked(SEALED)? {
             return Ok(high);
         }
-        self.seal_anew(&|| self.settle())
+        self.seal_again(&|| self.settle())
     }
 
     /// Seals without trusting any mark. `last` runs when every lower epoch is gone, before the permit is marked.
-    pub(crate) fn seal_anew(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
+    pub(crate) fn seal_again(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
         for _ in 0..MAX_ENTRIES {
             let made = self.make_own()?;
             let anchor = format!("{}/{ANCHOR}{}", self.own, Nonce::random());
@@ -219,7 +219,7 @@ impl<'a> Permits<'a> {
     fn make_own(&self) -> Result<bool> {
         let mode = Mode::from_raw_mode(FOLDER_MODE as _);
         self.scene.take(FileStep::MakePermit, || match rustix::fs::mkdirat(&self.fence, self.own.as_str(), mode) {
-            Err(Errno::EXIST) => self.make_own_anew(mode),
+            Err(Errno::EXIST) => self.make_own_again(mode),
             made => Ok(made.map(|()| true)?),
         })
     }
@@ -227,7 +227,7 @@ impl<'a> Permits<'a> {
     /// Replaces our permit, which is not sealed, by a new folder. Its maker may have failed to sync it, and a second
     /// sync would prove nothing: only a new entry can be made durable. There is a permit at every moment. One that is
     /// not empty stays, because another process of our tenure is sealing.
-    fn make_own_anew(&self, mode: Mode) -> io::Result<bool> {
+    fn make_own_again(&self, mode: Mode) -> io::Result<bool> {
         let fresh = gone_name();
         rustix::fs::mkdirat(&self.fence, fresh.as_str(), mode)?;
         let placed = rustix::fs::renameat(&self.fence, fresh.as_str(), &self.fence, self.own.as_str());
