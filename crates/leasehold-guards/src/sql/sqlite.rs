@@ -445,3 +445,20 @@ impl SqlGuard for SqliteGuard {
         blocking(move || guard.run_now(&token, &script)).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_without_a_fence_is_told_from_one_without_another_table() {
+        let db = Connection::open_in_memory().unwrap();
+        let refused = |table: &str| {
+            let error = db.prepare(&format!("SELECT 1 FROM {table}")).map(drop).unwrap_err();
+            assert_eq!(error.to_string(), format!("no such table: {table} in SELECT 1 FROM {table} at offset 14"));
+            failed(error, "sqlite:x", "r")
+        };
+        assert_eq!(refused("main.leasehold_fence").to_string(), not_set_up("r", "sqlite:x").to_string());
+        assert_eq!(refused("main.other").kind(), Kind::Unavailable);
+    }
+}

@@ -138,3 +138,28 @@ fn is_io(error: &dyn StdError) -> bool {
     let source = error.source().and_then(|e| e.downcast_ref::<std::io::Error>());
     source.is_some_and(|e| e.kind() != std::io::ErrorKind::InvalidData && e.kind() != std::io::ErrorKind::InvalidInput)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Address;
+
+    /// As the driver prints what a person has to set right, and what may pass.
+    #[test]
+    fn a_login_or_tls_that_cannot_work_is_told_from_a_server_that_is_away() {
+        let config = Config::read(&Address::parse("postgres", "//me@h/db").unwrap(), |_| None).unwrap();
+        for (said, kind, advice) in [
+            ("invalid configuration: password missing", Kind::Unsupported, "give a password"),
+            ("authentication error: unsupported authentication method", Kind::Unsupported, "give a password"),
+            ("error performing TLS handshake: server does not support TLS", Kind::Unsupported, "check sslmode"),
+            ("error connecting to server: Connection refused (os error 111)", Kind::Unavailable, "cannot reach"),
+        ] {
+            let Failure::Final(error) = unanswered(said.into(), Phase::Connecting, "postgres server `h:5432`", &config)
+            else {
+                panic!("{said}")
+            };
+            assert_eq!(error.kind(), kind, "{said}");
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
+}

@@ -245,3 +245,30 @@ pub(super) fn refused(display_name: &str, status: u16, body: &[u8], phase: Phase
         _ => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    /// As the driver prints it of a TLS alert, which is what a server with TLS answers to plain HTTP.
+    #[tokio::test]
+    async fn a_server_with_tls_is_recognised_by_its_answer_to_plain_http() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46]).await.unwrap();
+            stream
+        });
+        let error = untimed(Client::new().get(&base), Phase::Writing, "x").await.map(drop).unwrap_err();
+        let said: Vec<String> = causes(&error).map(ToString::to_string).collect();
+        assert!(said.iter().any(|said| said == "invalid HTTP version parsed"), "{said:?}");
+        let endpoint = Endpoint { base, display_name: "the server at h".into() };
+        let advised = advised(Error::unavailable("cannot reach x", error), &endpoint);
+        assert_eq!(advised.kind(), Kind::Unsupported);
+        assert!(advised.to_string().starts_with("the server at h answers with TLS"), "{advised}");
+        drop(server.await.unwrap());
+    }
+}
