@@ -243,11 +243,35 @@ fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
         }
         ConnectErrorKind::Tls | ConnectErrorKind::Io if text.contains("certificate") => (
             Kind::Unsupported,
-            format!("the certificate of {endpoint} or ours is not accepted; name the authority with `?ca=/path`"),
+            format!("the certificate of {endpoint} or our own is not accepted; name the authority with `?ca=/path`"),
         ),
         ConnectErrorKind::Tls => (Kind::Unsupported, format!("no tls connection to {endpoint} can be made")),
         ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{endpoint} cannot be understood")),
         _ => (Kind::Unavailable, format!("cannot reach {endpoint}; is it running?")),
     };
     Error::new(kind, message).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Address;
+
+    /// As nats-server and the driver print it.
+    #[test]
+    fn a_refused_login_and_a_refused_certificate_are_told_from_a_server_that_is_away() {
+        let config = Config::new(&Address::parse("nats", "//h").unwrap(), |_| None).unwrap();
+        for (said, kind, advice) in [
+            ("nats: authorization violation", Kind::Unsupported, "check the user, token or file"),
+            ("nats: User Authentication Expired", Kind::Unsupported, "check the user, token or file"),
+            ("nats: Account Authentication Expired", Kind::Unsupported, "check the user, token or file"),
+            ("invalid peer certificate: UnknownIssuer", Kind::Unsupported, "name the authority"),
+            ("received fatal alert: BadCertificate", Kind::Unsupported, "name the authority"),
+            ("Connection refused (os error 111)", Kind::Unavailable, "is it running?"),
+        ] {
+            let error = unreachable(&config, async_nats::ConnectError::with_source(ConnectErrorKind::Io, said));
+            assert_eq!(error.kind(), kind, "{said}");
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
 }
