@@ -289,7 +289,7 @@ impl Attempt {
     /// Says how far the work has come: one line of at most 200 bytes.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if the item is no longer ours.
+    /// [`Kind::Lost`] if the item was already lost.
     pub async fn progress(&self, marker: &str) -> Result<()> {
         let report = Report { marker: Some(Line::named("progress", marker)?), checkpoint: None };
         self.queue.progress(self.token(), report).await
@@ -298,7 +298,7 @@ impl Attempt {
     /// Leaves what the next attempt needs: any text of at most 4096 bytes.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if the item is no longer ours.
+    /// [`Kind::Lost`] if the item was already lost.
     pub async fn checkpoint(&self, text: &str) -> Result<()> {
         let report = Report { marker: None, checkpoint: Some(Checkpoint::new(text)?) };
         self.queue.progress(self.token(), report).await
@@ -320,7 +320,7 @@ impl Claimed {
     /// Completes it.
     ///
     /// # Errors
-    /// [`Kind::Fenced`] if it was no longer ours: it is not completed then. Otherwise what the store said last; the item is
+    /// [`Kind::Fenced`] if it was already lost: it is not completed then. Otherwise what the store said last; the item is
     /// tried again after its TTL.
     pub async fn complete(self) -> Result<()> {
         self.complete_with(None::<Vec<u8>>, Vec::new()).await

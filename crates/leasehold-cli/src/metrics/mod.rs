@@ -2,7 +2,7 @@
 //!
 //! Promise: what is counted comes from the store, so that every process on it shows the same totals; a store that does not
 //! answer leaves out its numbers, and nothing else. Nobody who asks makes the store work more than once in [`FRESH`].
-//! Non-promise: what this process measured by itself is its own, and begins anew when it does.
+//! Non-promise: what this process measured by itself is its own, and begins again when it does.
 
 mod exposition;
 mod families;

@@ -42,7 +42,7 @@ pub struct NotifyTables {
 }
 
 impl NotifyTables {
-    /// The rules, and how each channel is told, if all of them are right.
+    /// The rules, and how each channel is told, if all of them are valid.
     pub fn read(&self) -> Result<Vec<Told>> {
         let (read, wrong) = self.read_each();
         wrong.into_iter().next().map_or(Ok(read), Err)
@@ -62,7 +62,7 @@ impl NotifyTables {
         Ok(told)
     }
 
-    /// The rules of the tables that are right; of the others a line says what is wrong. Nobody is told by those.
+    /// The rules of the valid tables; of the others a line says what is wrong. Nobody is told by those.
     pub fn read_or_say(&self) -> Vec<Told> {
         let (read, wrong) = self.read_each();
         for error in wrong {
@@ -71,7 +71,7 @@ impl NotifyTables {
         read
     }
 
-    /// The rules of the tables that are right, and what is wrong with the others.
+    /// The rules of the valid tables, and what is wrong with the others.
     pub fn read_each(&self) -> (Vec<Told>, Vec<Error>) {
         let folder = self.file.parent().unwrap_or(Path::new(""));
         let file = self.file.display();

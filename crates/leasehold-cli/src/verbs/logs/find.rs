@@ -40,13 +40,13 @@ pub struct Chosen {
     pub path: Option<PathBuf>,
 }
 
-/// What a run goes on under.
+/// What a run that is still running runs under.
 pub enum HeldBy {
     Lease(LeaseName),
     Item(QueueName, ItemId),
 }
 
-/// An attempt that goes on.
+/// An attempt that is still running.
 struct Live {
     epoch: u64,
     host: String,
@@ -300,7 +300,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether it still goes on, as far as anybody knows.
+    /// Whether it is still running, as far as anybody knows.
     pub async fn is_live(&self, chosen: &Chosen) -> Result<bool> {
         let Some(coordinator) = self.context.existing().await? else { return Ok(false) };
         Ok(match &chosen.held {
@@ -361,7 +361,7 @@ fn with_end(mut stretches: Vec<Stretch>, record: Option<&RunOutput>) -> Vec<Stre
     stretches
 }
 
-/// The attempt of an item that goes on.
+/// The attempt of an item that is still running.
 async fn claim(coordinator: &Coordinator, queue: &QueueName, item: &ItemId) -> Result<Option<Live>> {
     let seen = match Queue::new(coordinator.store().clone(), queue.clone()).inspect(item).await {
         // Purged, perhaps; what it printed may still be there.

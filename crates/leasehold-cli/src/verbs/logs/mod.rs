@@ -107,7 +107,7 @@ fn nothing(name: &str, run: Option<&str>, keeping: Option<&Keeping>) -> Error {
     Error::new(Kind::Invalid, format!("no output of {of} is kept: {why}"))
 }
 
-/// For a run that goes on.
+/// For a run that is still running.
 fn nothing_yet(chosen: &Chosen) -> Option<Error> {
     let host = chosen.host.as_deref().filter(|_| chosen.runs)?;
     let (name, epoch) = (&chosen.name, chosen.epoch);

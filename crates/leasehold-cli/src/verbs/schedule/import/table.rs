@@ -124,7 +124,7 @@ impl Tables {
     }
 }
 
-/// The table, if it is right.
+/// The table, if it is valid.
 fn accepted(text: &str) -> Result<String> {
     let fields = text.trim_start_matches("[[job]]\n");
     let table: JobTable = crate::config::parse_toml(fields, "job", std::path::Path::new("import"))?;

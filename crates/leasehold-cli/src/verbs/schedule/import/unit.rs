@@ -66,7 +66,7 @@ fn parse(text: &str, file: &str) -> Vec<Setting> {
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;
         }
-        // A line that ends with a backslash goes on; comments in between do not count.
+        // A line that ends with a backslash continues on the next; comments in between do not count.
         while line.ends_with('\\') {
             line.pop();
             let more = lines.by_ref().map(|(line, _)| line.trim()).find(|line| !line.starts_with(['#', ';']));
