@@ -400,7 +400,7 @@ pub fn never_held(lease: &LeaseName) -> Error {
         (Right::SpoolFile, [_, id]) => {
             format!("`{lease}` is an item of a spool; see `leasehold queue show spool:PATH {id}`")
         }
-        _ => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
+        _ => format!("nobody has ever held a lease `{lease}`; `leasehold ls` lists the leases there are"),
     };
     Error::new(Kind::Invalid, message)
 }

@@ -120,7 +120,7 @@ impl Settings {
         let state = || {
             self.state_folder(false).map(|folder| folder.unwrap_or_default().join("output")).map_err(|error| {
                 let message =
-                    "output is not kept, and the run goes on: set `output` or LEASEHOLD_OUTPUT to a folder, or to off";
+                    "output is not kept, and the run continues: set `output` or LEASEHOLD_OUTPUT to a folder, or to off";
                 Error::new(error.kind(), message).with_source(error)
             })
         };
@@ -134,7 +134,7 @@ impl Settings {
         Ok(Some(Keeping { root, bucket, size, runs, spool: None }))
     }
 
-    /// The same for a run, which goes on without it.
+    /// The same for a run, which continues without it.
     pub fn keeping_or_say(&self) -> Option<Keeping> {
         self.keeping().unwrap_or_else(|error| {
             tracing::warn!("{error}");

@@ -132,7 +132,7 @@ pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
     for (name, kind) in names {
         if let Some(permit) = parse_permit(&name) {
             if kind != FileType::Directory {
-                return Err(scene.corrupt(&format!("`{name}` is not a folder; nothing of ours made it, remove it")));
+                return Err(scene.corrupt(&format!("`{name}` is not a folder; Leasehold did not create it, remove it")));
             }
             listing.permits.push(permit);
         } else if is_leftover(&name, kind) {

@@ -122,7 +122,7 @@ async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule,
     let journals = Journals::new(coordinator.clone());
     let (journal, _) = journals.read(lease).await?;
     let seen = coordinator.inspect(lease).await?;
-    // A trigger that was forgotten in an old store must not end with "was run already".
+    // A trigger that was forgotten in an old store must not end with "already ran".
     if let Some(state) = &seen.record.relocation {
         let what = format!("lease `{lease}`");
         return Err(migration::elsewhere(coordinator.store().as_ref(), &what, state).await);
@@ -194,7 +194,7 @@ pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) ->
         Some(mark) if mark.state == SlotState::Running => {
             format!("slot {} of `{lease}` is running under epoch {}", slot_text(mark.slot), mark.epoch)
         }
-        Some(mark) => format!("slot {newest} of `{lease}` was run already, under epoch {}", mark.epoch),
+        Some(mark) => format!("slot {newest} of `{lease}` already ran, under epoch {}", mark.epoch),
         None => format!("no slot of `{lease}` is due"),
     }
 }

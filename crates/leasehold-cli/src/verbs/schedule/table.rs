@@ -1,6 +1,6 @@
 //! The file with the `[[job]]` tables.
 //!
-//! Promise: it is right as a whole, or it is refused as a whole, with the job and the field that are wrong.
+//! Promise: it is valid as a whole, or it is refused as a whole, with the job and the field that are wrong.
 
 use crate::config::{Settings, parse_toml, project_file, user_file};
 use crate::supervise::deadlines::Deadlines;
@@ -41,8 +41,8 @@ pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
         None => project_file().or_else(|| user_file().filter(|path| path.is_file())),
     };
     let Some(path) = found else {
-        let message =
-            "there is no leasehold.toml here or above, nor the user's; write one with a [[job]] table, or give --file";
+        let message = "there is no leasehold.toml in this folder, above it, or among the user's settings; write one with a [[job]] \
+             table, or give --file";
         return Err(Error::new(Kind::Invalid, message));
     };
     std::path::absolute(&path)
