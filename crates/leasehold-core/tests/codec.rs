@@ -107,7 +107,7 @@ fn full() -> Ownership {
         }),
         paused: Some(mark("bob", "release week")),
         resumed: Some(mark("cyd", "all clear")),
-        drain: Some(Drain { asked: mark("dee", "node 7 goes down"), epoch: epoch(41), until: at(T0 + 300_500) }),
+        drain: Some(Drain::new(None, epoch(41), mark("dee", "node 7 goes down"), ttl(300))),
         forgotten: Some(mark("eve", "it was an experiment")),
         last_run: Some(at(T0 + 40)),
         archived: epoch(15),

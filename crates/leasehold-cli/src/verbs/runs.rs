@@ -128,7 +128,7 @@ fn rows(job: &LeaseName, mut journal: Journal, seen: &Inspection, history: &[Arc
             Some(Outcome::Lost | Outcome::Evicted) => Fate::Lost,
             Some(Outcome::NotStarted) => Fate::NotStarted,
             Some(Outcome::Drained) => Fate::Drained,
-            Some(Outcome::Expired) | None => Fate::Running,
+            _ => Fate::Running,
         };
         match known {
             Some(entry) if entry.epoch == Some(transfer.epoch) && entry.fate == Fate::Running => entry.fate = fate,

@@ -51,6 +51,7 @@ leasehold_system::words! {
 /// How a tenure ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Outcome {
     /// Released after work that succeeded.
     Succeeded,
