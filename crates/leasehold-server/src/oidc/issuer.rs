@@ -7,7 +7,7 @@
 //! issuer is away, a key that it withdrew counts until then.
 
 use super::jwt::Jwt;
-use super::key_set::{Found, KeySet};
+use super::key_set::{KeySet, SignatureCheck};
 use super::refusal::Refusal;
 use crate::outbound;
 use crate::pace::Pace;
@@ -137,18 +137,18 @@ impl Issuer {
         };
         let found = match keys.check(token) {
             // Perhaps it is newer than what we know.
-            Found::Missing if at <= came => match self.fetch(came).await {
+            SignatureCheck::Missing if at <= came => match self.fetch(came).await {
                 Ok((keys, _)) => keys.check(token),
-                Err(_) if token.key_id().is_none() => Found::Forged,
+                Err(_) if token.key_id().is_none() => SignatureCheck::Forged,
                 Err(refusal) => return Err(refusal),
             },
             found => found,
         };
         let issuer = &self.url;
         match found {
-            Found::Signed => Ok(()),
-            Found::Forged => Err(Refusal::Untrusted(format!("its signature is not that of `{issuer}`"))),
-            Found::Missing => {
+            SignatureCheck::Signed => Ok(()),
+            SignatureCheck::Forged => Err(Refusal::Untrusted(format!("its signature is not that of `{issuer}`"))),
+            SignatureCheck::Missing => {
                 let what = format!("`{issuer}` publishes no key that it could be signed with");
                 Err(Refusal::Untrusted(what))
             }

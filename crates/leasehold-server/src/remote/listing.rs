@@ -29,7 +29,7 @@ pub(super) struct Asked<'a> {
 }
 
 /// What was found.
-pub(super) struct Found {
+pub(super) struct ListedEntries {
     pub(super) entries: Vec<(LeaseName, wire::Value)>,
     pub(super) more: bool,
     /// Where to go on if nothing was found yet.
@@ -38,7 +38,7 @@ pub(super) struct Found {
 }
 
 impl Asked<'_> {
-    pub(super) async fn find(&self, store: &dyn Store) -> Result<Found> {
+    pub(super) async fn find(&self, store: &dyn Store) -> Result<ListedEntries> {
         let start = self.after.map(|after| Key::new(self.shelf, after));
         // What begins in a queue, or at a lineage, is about that one alone, unless the caller may see all others.
         let sees_all = sees_all(self.caller, self.namespace, self.shelf);
@@ -58,7 +58,8 @@ impl Asked<'_> {
         };
         // One more than is shown, because what follows may be hidden.
         let wanted = if sees_all { self.limit } else { self.limit + 1 };
-        let mut found = Found { entries: Vec::new(), more: false, stopped_at: None, now: Timestamp::from_millis(0) };
+        let mut found =
+            ListedEntries { entries: Vec::new(), more: false, stopped_at: None, now: Timestamp::from_millis(0) };
         for read in 0..MAX_READS {
             let range = match read {
                 0 => Range { skip: skipped_there, ..Range::new(at.as_ref(), wanted + skip) },
