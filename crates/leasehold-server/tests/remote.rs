@@ -575,9 +575,9 @@ async fn a_key_for_some_names_learns_and_changes_nothing_of_others() {
         let (_, told) = site.answer(&reads, "records/list", &body).await;
         assert!(!told.contains("b-secret") && !told.contains(&lineage.to_string()), "{told}");
     }
-    let place = Key::new(Shelf::History, &format!("{lineage}/{:016}", 0).parse().unwrap());
-    assert!(site.behind.read(&place).await.unwrap().value.is_some(), "a part is archived");
-    assert!(site.store(&reads).await.read(&place).await.unwrap().value.is_none());
+    let segment = Key::new(Shelf::History, &format!("{lineage}/{:016}", 0).parse().unwrap());
+    assert!(site.behind.read(&segment).await.unwrap().value.is_some(), "a part is archived");
+    assert!(site.store(&reads).await.read(&segment).await.unwrap().value.is_none());
     let token = format!("b-secret:1:{lineage}:{lineage}:0");
     let (status, told) = site.answer(&holds, "fences/zz1/seal", &format!(r#"{{"token":"{token}"}}"#)).await;
     assert_eq!(status, 403, "{told}");

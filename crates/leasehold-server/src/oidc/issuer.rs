@@ -259,15 +259,15 @@ async fn get(url: &str) -> Result<Vec<u8>, String> {
 /// The same from a file.
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
-    let place = path.to_owned();
+    let to_read = path.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
         // A pipe or a device would have no end.
-        let about = std::fs::metadata(&place)?;
+        let about = std::fs::metadata(&to_read)?;
         if !about.is_file() || about.len() > MAX_BYTES as u64 {
             return Err(std::io::Error::other(format!("it is not a plain file of at most {MAX_BYTES} bytes")));
         }
         let mut bytes = Vec::new();
-        std::fs::File::open(&place)?.take(MAX_BYTES as u64).read_to_end(&mut bytes)?;
+        std::fs::File::open(&to_read)?.take(MAX_BYTES as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     });
     let cannot = |e: std::io::Error| format!("cannot read the keys in `{}`: {e}", path.display());
