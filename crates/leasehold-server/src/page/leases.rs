@@ -137,7 +137,7 @@ struct LeaseMatches {
     troubles: Vec<String>,
     now: Option<Timestamp>,
     looked_at: usize,
-    /// Where to go on, if there may be more.
+    /// Where to continue, if there may be more.
     next: Option<LeaseName>,
 }
 

@@ -5,7 +5,7 @@
 //! shown; and what is hidden is read past here. Non-promise: a page reads a bounded number of records. Where more than those are
 //! hidden in a row, it says that there may be more, and how many such stretches there are shows roughly how many records are hidden.
 
-use super::rules::{Subject, begins, goes_on, is_listed, sees_all};
+use super::rules::{Subject, begins, continues_at, is_listed, sees_all};
 use super::{MAX_ENTRIES, hide};
 use crate::access::Caller;
 use leasehold_core::store::{Range, Store};
@@ -32,7 +32,7 @@ pub(super) struct Asked<'a> {
 pub(super) struct ListedEntries {
     pub(super) entries: Vec<(LeaseName, wire::Value)>,
     pub(super) more: bool,
-    /// Where to go on if nothing was found yet.
+    /// Where to continue if nothing was found yet.
     pub(super) stopped_at: Option<LeaseName>,
     pub(super) now: Timestamp,
 }
@@ -98,7 +98,7 @@ impl Asked<'_> {
             }
             at = match sees_all {
                 true => Some(last),
-                false => match goes_on(self.caller, self.shelf, &last) {
+                false => match continues_at(self.caller, self.shelf, &last) {
                     Some(next) => Some(next),
                     None => return Ok(found),
                 },

@@ -54,7 +54,7 @@ impl Certificate {
                 Ok(config) => {
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
                     if known.is_some() || told.is_some() {
-                        tracing::info!("the TLS certificate was read anew from {}", self.files.certificate.display());
+                        tracing::info!("the TLS certificate was reloaded from {}", self.files.certificate.display());
                     }
                     (known, told) = (stamp, None);
                 }
