@@ -37,9 +37,9 @@ pub fn contest<const N: usize>(limit: Duration, mut contestants: [Contestant<'_>
         if round >= WARM_UP + FEWEST && SystemClock.now() >= end {
             break;
         }
-        for place in 0..N {
+        for index in 0..N {
             // Nobody always follows the same one.
-            let at = if round % 2 == 0 { (round / 2 + place) % N } else { (round / 2 + N - 1 - place) % N };
+            let at = if round % 2 == 0 { (round / 2 + index) % N } else { (round / 2 + N - 1 - index) % N };
             let contestant = &mut contestants[at];
             let started = SystemClock.now();
             (contestant.turn)().with_context(|| format!("{} failed", contestant.name))?;

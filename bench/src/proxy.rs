@@ -80,12 +80,12 @@ fn free() -> Result<SocketAddr> {
 /// One process that answers, and one that passes on, as Debian has it.
 fn nginx(folder: &Path, upstream: SocketAddr, plain: SocketAddr) -> Result<Server> {
     let config = folder.join("nginx.conf");
-    let place = folder.display();
+    let folder = folder.display();
     let text = format!(
-        "daemon off; worker_processes 2; pid {place}/pid; error_log {place}/error.log;\n\
+        "daemon off; worker_processes 2; pid {folder}/pid; error_log {folder}/error.log;\n\
          events {{ worker_connections 1024; }}\n\
-         http {{\n access_log off; client_body_temp_path {place}/body; proxy_temp_path {place}/temp;\n \
-         fastcgi_temp_path {place}/f; uwsgi_temp_path {place}/u; scgi_temp_path {place}/s; keepalive_requests 1000000;\n \
+         http {{\n access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/temp;\n \
+         fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; keepalive_requests 1000000;\n \
          upstream up {{ server {upstream}; keepalive 64; keepalive_requests 1000000; }}\n \
          server {{ listen {upstream}; location / {{ return 200 'ok'; }} }}\n \
          server {{ listen {plain}; location / {{ proxy_pass http://up; proxy_http_version 1.1; \

@@ -255,13 +255,13 @@ fn renamed(root: &Path, workers: usize, items: usize) -> Result<Duration> {
         loop {
             let Some(entry) = std::fs::read_dir(root.join("ready"))?.next() else { return Ok(false) };
             let name = entry?.file_name();
-            let place = |folder: &str| -> PathBuf { root.join(folder).join(&name) };
-            if std::fs::rename(place("ready"), place("claimed")).is_err() {
+            let path = |folder: &str| -> PathBuf { root.join(folder).join(&name) };
+            if std::fs::rename(path("ready"), path("claimed")).is_err() {
                 continue;
             }
             sync("claimed")?;
             sync("ready")?;
-            std::fs::rename(place("claimed"), place("done"))?;
+            std::fs::rename(path("claimed"), path("done"))?;
             sync("done")?;
             sync("claimed")?;
             return Ok(true);

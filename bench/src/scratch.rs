@@ -24,8 +24,8 @@ impl Scratch {
             .with_context(|| format!("cannot use {}", within.display()))?;
         let file_system = file_system_of(&folder.path().canonicalize()?);
         if ["tmpfs", "ramfs"].contains(&&*file_system) {
-            let place = within.display();
-            bail!("{place} is in memory, where fsync costs nothing; give a folder on a disk with --scratch");
+            let shown = within.display();
+            bail!("{shown} is in memory, where fsync costs nothing; give a folder on a disk with --scratch");
         }
         Ok(Scratch { folder, file_system })
     }

@@ -71,8 +71,8 @@ pub fn check_mutant(mutant: Mutant) -> leasehold_core::Result<Report> {
 }
 
 /// Tells a path again from its indices: `CONFIG` or `CONFIG/MUTANT`, and `1,0,4`.
-pub fn replay(place: &str, steps: &str) -> leasehold_core::Result<String> {
-    let (config, mutant) = place.split_once('/').map_or((place, None), |(config, mutant)| (config, Some(mutant)));
+pub fn replay(case: &str, steps: &str) -> leasehold_core::Result<String> {
+    let (config, mutant) = case.split_once('/').map_or((case, None), |(config, mutant)| (config, Some(mutant)));
     let invalid = |field: &'static str, value: &str, form: &str| leasehold_core::Error::invalid(field, value, form);
     let found = ci().into_iter().chain(long()).chain(small()).find(|c| c.name == config);
     let config = found.ok_or_else(|| invalid("configuration", config, "use a name that the table shows"))?;
@@ -106,8 +106,8 @@ fn explore(config: &Config, rules: Rules, threads: usize, until: HasDiscoveries)
     for (promise, name, _) in PROMISES {
         let Some(path) = checker.discovery(name) else { continue };
         let (story, steps) = retell(model, path);
-        let place = rules.mutant.map_or(config.name.to_string(), |mutant| format!("{}/{}", config.name, mutant.name()));
-        let replay = format!("cargo run -p leasehold-sim -- --replay {place} {steps}");
+        let case = rules.mutant.map_or(config.name.to_string(), |mutant| format!("{}/{}", config.name, mutant.name()));
+        let replay = format!("cargo run -p leasehold-sim -- --replay {case} {steps}");
         failures.push(Failure { promise, story, replay });
     }
     Ok(Report {

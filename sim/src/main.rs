@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             list();
             Ok(true)
         }
-        ["--replay", place, steps] => replay(place, steps).map(|story| {
+        ["--replay", case, steps] => replay(case, steps).map(|story| {
             print!("{story}");
             true
         }),

@@ -41,19 +41,19 @@ fn a_counterexample_is_replayed_by_the_command_it_prints() {
         let report = check_mutant(mutant).unwrap();
         let failure = report.broken(mutant.caught_by()).unwrap();
         let words: Vec<&str> = failure.replay.split(' ').collect();
-        let [.., "--replay", place, steps] = words[..] else { panic!("no replay in {}", failure.replay) };
-        assert_eq!(replay(place, steps).unwrap(), failure.story);
+        let [.., "--replay", case, steps] = words[..] else { panic!("no replay in {}", failure.replay) };
+        assert_eq!(replay(case, steps).unwrap(), failure.story);
     }
 }
 
 #[test]
 fn a_wrong_replay_is_refused_with_the_field_that_is_wrong() {
-    for (place, steps, field) in [
+    for (case, steps, field) in [
         ("nowhere", "0", "configuration"),
         ("small-faults/nothing", "0", "mutant"),
         ("small-faults", "x", "step"),
         ("small-faults", "9999", "step"),
     ] {
-        assert!(replay(place, steps).unwrap_err().to_string().contains(field));
+        assert!(replay(case, steps).unwrap_err().to_string().contains(field));
     }
 }

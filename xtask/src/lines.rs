@@ -29,8 +29,8 @@ fn counts(root: &Path) -> Result<BTreeMap<String, usize>, String> {
     tests = tests.iter().flat_map(|path| [path.clone(), path.with_extension("")]).collect();
     let mut counts = BTreeMap::new();
     for (path, text) in texts.iter().filter(|(path, _)| !path.ancestors().any(|part| tests.contains(part))) {
-        let place = path.strip_prefix(root.join("crates")).map_err(|error| error.to_string())?;
-        let mut parts = place.iter().filter_map(|part| part.to_str());
+        let path = path.strip_prefix(root.join("crates")).map_err(|error| error.to_string())?;
+        let mut parts = path.iter().filter_map(|part| part.to_str());
         if let (Some(name), Some("src")) = (parts.next(), parts.next())
             && !is_for_tests_alone(root, name)
         {

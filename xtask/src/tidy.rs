@@ -72,7 +72,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     checklist(root, "guards", &mut complaints);
     decisions(root, &mut complaints);
     links(root, &mut complaints);
-    named_rooms(root, &mut complaints);
+    named_files(root, &mut complaints);
     track_record(root, &mut complaints);
     switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
@@ -84,12 +84,12 @@ pub fn complaints(root: &Path) -> Vec<String> {
 }
 
 /// A reader of ARCHITECTURE.md finds every file and folder at the top of a crate's sources.
-fn named_rooms(root: &Path, complaints: &mut Vec<String>) {
+fn named_files(root: &Path, complaints: &mut Vec<String>) {
     let page = read(&root.join("ARCHITECTURE.md"));
     let words: BTreeSet<&str> = page.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     for path in files(root, &["crates"], "rs") {
-        let place = path.strip_prefix(root.join("crates")).unwrap_or(&path);
-        let parts: Vec<&str> = place.iter().filter_map(|part| part.to_str()).collect();
+        let file = path.strip_prefix(root.join("crates")).unwrap_or(&path);
+        let parts: Vec<&str> = file.iter().filter_map(|part| part.to_str()).collect();
         if let [package, "src", top, ..] = parts[..]
             && let name = top.strip_suffix(".rs").unwrap_or(top)
             && !words.contains(name)
@@ -108,9 +108,9 @@ fn layers(root: &Path, complaints: &mut Vec<String>) {
             complaints.push(format!("{folder}: say in xtask/src/tidy.rs which of our crates it may use"));
             continue;
         };
-        let mut complain = |place: String, named: &str| {
+        let mut complain = |file: String, named: &str| {
             if !allowed.contains(&named) {
-                complaints.push(format!("{place}: {name} may not use {named}; arrows point the other way"));
+                complaints.push(format!("{file}: {name} may not use {named}; arrows point the other way"));
             }
         };
         let manifest = read(&root.join(name).join("Cargo.toml"));
@@ -122,9 +122,9 @@ fn layers(root: &Path, complaints: &mut Vec<String>) {
         }
         let own = manifest.split("name = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
         for path in files(&root.join(name), &["src"], "rs").into_iter().filter(|path| !is_unit_test(path)) {
-            let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
             for named in uses(&read(&path)).iter().filter(|named| *named != own) {
-                complain(place.clone(), named);
+                complain(file.clone(), named);
             }
         }
     }
@@ -164,40 +164,40 @@ fn uses(source: &str) -> BTreeSet<String> {
 }
 
 fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
-    let place = path.strip_prefix(root).unwrap_or(path).display().to_string();
+    let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
     let text = read(path);
-    let mut complain = |what: &str| complaints.push(format!("{place}: {what}"));
+    let mut complain = |what: &str| complaints.push(format!("{file}: {what}"));
     if !text.starts_with("//!") {
         complain("open with a `//!` sentence: its noun, its promise, its non-promise");
     }
     let code = without_tests(&text);
-    let is_test = place.contains("/tests/");
+    let is_test = file.contains("/tests/");
     if code.len() > MAX_LINES && !is_test {
         complain(&format!("{} lines; split it by idea (at most {MAX_LINES})", code.len()));
     }
     for (at, line) in text.lines().enumerate() {
         let at = at + 1;
         let bare = line.split("//").next().unwrap_or_default();
-        let says = |word: &str| bare.contains(word) && place != "xtask/src/tidy.rs";
-        if (says("unsafe {") || says("unsafe fn") || says("unsafe impl")) && place != UNSAFE_FILE {
-            complaints.push(format!("{place}:{at}: `unsafe` lives in {UNSAFE_FILE} only"));
+        let says = |word: &str| bare.contains(word) && file != "xtask/src/tidy.rs";
+        if (says("unsafe {") || says("unsafe fn") || says("unsafe impl")) && file != UNSAFE_FILE {
+            complaints.push(format!("{file}:{at}: `unsafe` lives in {UNSAFE_FILE} only"));
         }
-        if says("clock_gettime") && place != CLOCK_FILE {
-            complaints.push(format!("{place}:{at}: clocks are read in {CLOCK_FILE} only"));
+        if says("clock_gettime") && file != CLOCK_FILE {
+            complaints.push(format!("{file}:{at}: clocks are read in {CLOCK_FILE} only"));
         }
         for mark in ["todo!(", "unimplemented!(", "#[ignore", "FIXME", "XXX"] {
             if says(mark) {
-                complaints.push(format!("{place}:{at}: `{mark}` is an unfinished mark"));
+                complaints.push(format!("{file}:{at}: `{mark}` is an unfinished mark"));
             }
         }
     }
     if !is_test {
-        long_functions(&place, &code, complaints);
+        long_functions(&file, &code, complaints);
     }
 }
 
 /// Functions by indentation: rustfmt puts a function's closing brace under its first word.
-fn long_functions(place: &str, lines: &[&str], complaints: &mut Vec<String>) {
+fn long_functions(file: &str, lines: &[&str], complaints: &mut Vec<String>) {
     for (at, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let visible =
@@ -210,7 +210,7 @@ fn long_functions(place: &str, lines: &[&str], complaints: &mut Vec<String>) {
         let close = format!("{}}}", " ".repeat(indent));
         let length = lines[at..].iter().position(|l| **l == close).unwrap_or(0) + 1;
         if length > MAX_FUNCTION_LINES {
-            complaints.push(format!("{place}:{}: a function of {length} lines (at most {MAX_FUNCTION_LINES})", at + 1));
+            complaints.push(format!("{file}:{}: a function of {length} lines (at most {MAX_FUNCTION_LINES})", at + 1));
         }
     }
 }
@@ -277,16 +277,16 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
 /// other feature turns that on.
 fn switches(root: &Path, complaints: &mut Vec<String>) {
     for path in files(root, &["crates", "sim", "bench", "xtask"], "toml") {
-        let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         for line in read(&path).lines().map(|line| line.split('#').next().unwrap_or_default()) {
-            let is_own = match place.as_str() {
+            let is_own = match file.as_str() {
                 "crates/leasehold-system/Cargo.toml" => line == "undo = []",
                 "crates/leasehold-cli/Cargo.toml" => line == "undo = [\"leasehold-system/undo\"]",
                 _ => false,
             };
             let names_it = line.split(['"', '/', ' ']).any(|word| word == "undo");
             if names_it && !is_own {
-                complaints.push(format!("{place}: `{line}`: only `undo` of leasehold-cli may turn `undo` on"));
+                complaints.push(format!("{file}: `{line}`: only `undo` of leasehold-cli may turn `undo` on"));
             }
         }
     }
@@ -316,14 +316,14 @@ fn track_record(root: &Path, complaints: &mut Vec<String>) {
     let sources: String =
         files(root, &["crates", "sim", "bench", "xtask"], "rs").iter().map(|path| read(path)).collect();
     let words: BTreeSet<&str> = sources.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-    for place in ["docs/track-record.md", "docs/guarantees.md"] {
-        for (at, line) in read(&root.join(place)).lines().enumerate() {
+    for file in ["docs/track-record.md", "docs/guarantees.md"] {
+        for (at, line) in read(&root.join(file)).lines().enumerate() {
             // Most rows of the guarantees name none.
-            let is_proved = place == "docs/track-record.md" || line.starts_with("| R");
+            let is_proved = file == "docs/track-record.md" || line.starts_with("| R");
             for name in tests_named(line).into_iter().filter(|_| is_proved) {
                 let family = name.rsplit_once('_').map(|(start, _)| format!("{start}_")).unwrap_or_default();
                 if !words.contains(name) && !words.contains(family.as_str()) {
-                    complaints.push(format!("{place}:{}: there is no test `{name}`", at + 1));
+                    complaints.push(format!("{file}:{}: there is no test `{name}`", at + 1));
                 }
             }
         }
@@ -344,13 +344,13 @@ fn links(root: &Path, complaints: &mut Vec<String>) {
     let top = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     let top = top.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
     for path in top.chain(files(root, &["docs", "bench", "workers"], "md")) {
-        let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let page = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         let folder = path.parent().unwrap_or(root);
         for target in targets(&read(&path)) {
             let is_elsewhere = target.contains("://") || target.starts_with('#') || target.starts_with("mailto:");
             let file = target.split('#').next().unwrap_or_default();
             if !is_elsewhere && !folder.join(file).exists() {
-                complaints.push(format!("{place}: the link to `{target}` leads nowhere"));
+                complaints.push(format!("{page}: the link to `{target}` leads nowhere"));
             }
         }
     }

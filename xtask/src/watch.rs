@@ -43,9 +43,9 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
     processes::kill_all();
     run_once_more(&folder);
     // What was broken off has had no chance to clear up.
-    let remains = clear(&folder)?;
+    let leftovers = clear(&folder)?;
     if !matches!(ended, Ok(Ended::Told(_))) {
-        left.extend(remains);
+        left.extend(leftovers);
         let after = shared();
         for (what, maker) in after.difference(&before).filter(|(what, _)| !processes::is_in_use(what)) {
             match maker {

@@ -43,18 +43,18 @@ impl Engine for Etcd {
 /// One more client of the gateway at this port.
 pub fn peer(port: u16) -> Result<Box<dyn Client>> {
     let http = reqwest::Client::builder().tcp_nodelay(true).no_proxy().build()?;
-    Ok(Box::new(Peer { http, place: format!("http://127.0.0.1:{port}"), held: None }))
+    Ok(Box::new(Peer { http, url: format!("http://127.0.0.1:{port}"), held: None }))
 }
 
 struct Peer {
     http: reqwest::Client,
-    place: String,
+    url: String,
     held: Option<String>,
 }
 
 impl Peer {
     async fn ask(&self, path: &str, body: Value) -> Result<Value> {
-        let answer = self.http.post(format!("{}/v3/{path}", self.place)).json(&body).send().await?;
+        let answer = self.http.post(format!("{}/v3/{path}", self.url)).json(&body).send().await?;
         Ok(answer.error_for_status()?.json().await?)
     }
 }

@@ -4,11 +4,11 @@
 //! are that command's own.
 
 use crate::args::Common;
-use crate::kept::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::log::{self, Format, Levels};
 use crate::notify::NotifyTables;
 use crate::oidc::OidcTables;
 use crate::run_context::RunContext;
+use crate::run_output::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
 use crate::supervise::deadlines::Deadlines;
 use crate::toml_reader::RawTables;
 pub use crate::toml_reader::parse_toml;
@@ -31,7 +31,7 @@ pub const METRICS: &str = "LEASEHOLD_METRICS";
 /// TTL rule of thumb for jobs of unknown length: two renewals may fail within a minute's outage.
 const DEFAULT_TTL: Duration = Duration::from_secs(90);
 /// Of a run whose output is longer, the beginning and the end are kept.
-const DEFAULT_OUTPUT_SIZE: kept::Size = kept::Size(8 << 20);
+const DEFAULT_OUTPUT_SIZE: run_output::Size = run_output::Size(8 << 20);
 const DEFAULT_OUTPUT_RUNS: u64 = 50;
 /// Variables that may hold a secret. Each can name a file that has it instead, by its name and `_FILE`.
 const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PING"];
@@ -167,9 +167,9 @@ pub struct Settings {
     #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only a server reads them"))]
     pub oidc: OidcTables,
     /// Where the output of runs is kept; below the state folder if none.
-    pub output: Setting<Option<kept::Target>>,
+    pub output: Setting<Option<run_output::Target>>,
     /// How many bytes of a run's output.
-    pub output_size: Setting<kept::Size>,
+    pub output_size: Setting<run_output::Size>,
     /// Of how many runs of a job or a queue.
     pub output_runs: Setting<u64>,
 }
@@ -226,12 +226,12 @@ impl Settings {
         let in_file = |f: &File| f.metrics_leases.as_ref().filter(|all| !all.is_empty()).map(|all| all.join(","));
         let variable = "LEASEHOLD_METRICS_LEASES";
         let metrics_leases = files.pick(&flags.metrics_leases, "metrics_leases", variable, in_file, patterns)?;
-        let output = |text: &str, source: &Source| kept::Target::parse(source.folder(), text);
+        let output = |text: &str, source: &Source| run_output::Target::parse(source.folder(), text);
         let output = files.pick(&None, "output", OUTPUT, |f| f.output.clone(), output)?;
-        let size = |text: &str, _: &Source| kept::Size::parse(text);
+        let size = |text: &str, _: &Source| run_output::Size::parse(text);
         let output_size = files.pick(&None, "output_size", OUTPUT_SIZE, |f| f.output_size.clone(), size)?;
         let in_file = |f: &File| f.output_runs.map(|number| number.to_string());
-        let runs = |text: &str, _: &Source| kept::parse_runs(text);
+        let runs = |text: &str, _: &Source| run_output::parse_runs(text);
         let output_runs = files.pick(&None, "output_runs", OUTPUT_RUNS, in_file, runs)?;
         Ok(Settings {
             store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,

@@ -6,7 +6,7 @@
 use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
-use crate::notify::{Notifier, place};
+use crate::notify::{Notifier, location};
 use crate::run_context::RunContext;
 use crate::{log, output, verbs};
 use leasehold::Leases;
@@ -164,15 +164,15 @@ impl Context {
         let (tokens, source) = (self.tokens(&coordinator)?, self.settings()?.store.source.clone());
         // A write is not refused because somebody cannot be told of it.
         let rules = self.settings()?.notify.read_each().0;
-        let notifier = Notifier::new(&coordinator, rules, place(self.settings()?));
+        let notifier = Notifier::new(&coordinator, rules, location(self.settings()?));
         Ok(OpenToken { token: token.clone(), tokens, coordinator: Some(coordinator), source, notifier })
     }
 
     /// Tokens of this store's leases and items, with the store named as people know it.
     pub fn tokens(&self, coordinator: &Coordinator) -> Result<Tokens> {
         let store = &self.settings()?.store;
-        let place = format!("store `{}` (from {})", store.value, store.source);
-        Ok(Tokens::new(coordinator.clone()).with_store_name(place))
+        let location = format!("store `{}` (from {})", store.value, store.source);
+        Ok(Tokens::new(coordinator.clone()).with_store_name(location))
     }
 
     /// The spool that was named: by --store, or in the environment that `work` set.
@@ -408,7 +408,7 @@ pub fn never_held(lease: &LeaseName) -> Error {
         (Right::SpoolFile, [_, id]) => {
             format!("`{lease}` is an item of a spool; see `leasehold queue show spool:PATH {id}`")
         }
-        _ => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
+        _ => format!("nobody has ever held a lease `{lease}`; `leasehold ls` lists the leases there are"),
     };
     Error::new(Kind::Invalid, message)
 }

@@ -11,7 +11,7 @@ pub enum Exit {
     Done,
     /// `acquire`: somebody else holds it.
     Held,
-    /// `renew`, `progress`, `release`, `gate`: the lease is no longer ours.
+    /// `renew`, `progress`, `release`, `gate`: the lease was already lost.
     Lost,
     /// A guard refused a stale write.
     Fenced,
@@ -41,7 +41,7 @@ pub enum Exit {
 pub const TABLE: &[(Exit, &str)] = &[
     (
         Exit::Done,
-        "done; in `run` also: skipped, because somebody else holds the lease or its flock, it is paused, its slot was run already or \
+        "done; in `run` also: skipped, because somebody else holds the lease or its flock, it is paused, its slot already ran or \
          is too old, it ran within --min-interval, or `--wait` ran out (set another with --held-exit-code)",
     ),
     (

@@ -41,7 +41,7 @@ mod rules {
     }
 
     impl OidcTables {
-        /// The rules, if all of them are right.
+        /// The rules, if all of them are valid.
         pub fn read(&self) -> Result<Vec<Rule>> {
             let file = self.file.display();
             let tables = match self.tables.value() {

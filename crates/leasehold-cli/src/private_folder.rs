@@ -63,13 +63,13 @@ impl Drop for PrivateFolder {
 fn remove(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
     // Refused as long as there are others.
-    let _ = folder.parent().filter(|parent| **parent == *place()).map(std::fs::remove_dir);
+    let _ = folder.parent().filter(|parent| **parent == *location()).map(std::fs::remove_dir);
 }
 
 /// The folder that all of this user's are in. If another user has made something in its place, they are beside it, and nobody
 /// looks for what is left of them.
 fn shared() -> Result<PathBuf> {
-    let path = place();
+    let path = location();
     match DirBuilder::new().mode(0o700).create(&path) {
         Ok(()) => return Ok(path),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -79,7 +79,7 @@ fn shared() -> Result<PathBuf> {
     Ok(if is_anothers { temporary() } else { path })
 }
 
-fn place() -> PathBuf {
+fn location() -> PathBuf {
     temporary().join(format!("leasehold-{}", rustix::process::geteuid().as_raw()))
 }
 
@@ -105,10 +105,10 @@ fn claim(folder: &Path) -> std::io::Result<File> {
 
 /// Removes what this user's dead processes left. Links are not followed, and others' folders are not touched.
 pub fn sweep() {
-    if !is_own_folder(&place()) {
+    if !is_own_folder(&location()) {
         return;
     }
-    for entry in std::fs::read_dir(place()).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(location()).into_iter().flatten().flatten() {
         if !is_ours(&entry.file_name()) || !is_own_folder(&entry.path()) {
             continue;
         }

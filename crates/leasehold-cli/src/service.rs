@@ -51,7 +51,7 @@ impl ServiceManager {
         self.send(&format!("STOPPING=1\nSTATUS={status}"));
     }
 
-    /// Gives a sign of life if one is due and the work goes on.
+    /// Gives a sign of life if one is due and the work is still running.
     pub fn tick(&mut self, is_healthy: impl FnOnce() -> bool) {
         let Some(interval) = self.interval() else { return };
         let now = SystemClock.now();

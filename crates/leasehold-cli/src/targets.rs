@@ -42,20 +42,20 @@ pub fn database(text: &str, resource: Option<&str>, policy: Policy) -> Result<Ar
 
 #[cfg(feature = "full")]
 fn networked(address: &leasehold_stores::Address, resource: Resource, policy: Policy) -> Arc<dyn SqlGuard> {
-    let place = address.to_string();
+    let endpoint = address.to_string();
     let address = Arc::new(address.clone());
     if address.scheme.starts_with("postgres") {
         let connect = Arc::new(move || {
             let address = address.clone();
             Box::pin(async move { leasehold_stores::postgres::connect(&address).await }) as _
         });
-        return Arc::new(leasehold_guards::PostgresGuard::new(connect, place, resource, policy));
+        return Arc::new(leasehold_guards::PostgresGuard::new(connect, endpoint, resource, policy));
     }
     let connect = Arc::new(move || {
         let address = address.clone();
         Box::pin(async move { leasehold_stores::mysql::connect(&address).await }) as _
     });
-    Arc::new(leasehold_guards::MysqlGuard::new(connect, place, resource, policy))
+    Arc::new(leasehold_guards::MysqlGuard::new(connect, endpoint, resource, policy))
 }
 
 /// An object in a bucket, and how its body is made unique.
@@ -132,7 +132,7 @@ fn scheme_of(text: &str) -> &str {
 
 /// Takes one option out of an address's query.
 fn split_option(text: &str, name: &str) -> (String, Option<String>) {
-    let Some((place, query)) = text.split_once('?') else { return (text.to_owned(), None) };
+    let Some((base, query)) = text.split_once('?') else { return (text.to_owned(), None) };
     // A fragment goes with the address.
     let (query, fragment) = query.split_once('#').map_or((query, String::new()), |(q, f)| (q, format!("#{f}")));
     let is_meant = |field: &&str| field.split_once('=').is_some_and(|(known, _)| known == name);
@@ -140,5 +140,5 @@ fn split_option(text: &str, name: &str) -> (String, Option<String>) {
         query.split('&').find(is_meant).and_then(|field| field.split_once('=')).map(|(_, value)| value.to_owned());
     let others: Vec<&str> = query.split('&').filter(|field| !is_meant(field)).collect();
     let others = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
-    (format!("{place}{others}{fragment}"), found)
+    (format!("{base}{others}{fragment}"), found)
 }

@@ -246,7 +246,9 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         ),
         Refusal::Lost { seen, .. } => format!("`{lease}` was lost before it was held: seen={seen}"),
         Refusal::AlreadyReleased { outcome } => format!("`{lease}` was already released ({})", outcome.as_str()),
-        Refusal::NeverHeld => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
+        Refusal::NeverHeld => {
+            format!("nobody has ever held a lease `{lease}`; `leasehold ls` lists the leases there are")
+        }
         Refusal::NotPaused => format!("`{lease}` is not paused"),
         Refusal::NoSlot => format!("`{lease}` has no slot to complete"),
         Refusal::Changed { expected, seen } => format!(

@@ -289,10 +289,10 @@ const LINES: &[(&[&str], i32, &str)] = &[
     (&["publish", ".", "new", "--token", "{held}"], 64, "itself"),
     (&["doctor", "--folder", "missing"], 64, "it is not a folder"),
     // Never held.
-    (&["show", "nobody"], 64, "nobody ever held a lease `nobody`; see `leasehold ls`"),
-    (&["history", "nobody"], 64, "nobody ever held a lease `nobody`"),
-    (&["advise", "nobody"], 64, "nobody ever held a lease `nobody`"),
-    (&["revoke", "nobody", "--why", "x"], 64, "nobody ever held a lease `nobody`"),
+    (&["show", "nobody"], 64, "nobody has ever held a lease `nobody`; `leasehold ls`"),
+    (&["history", "nobody"], 64, "nobody has ever held a lease `nobody`"),
+    (&["advise", "nobody"], 64, "nobody has ever held a lease `nobody`"),
+    (&["revoke", "nobody", "--why", "x"], 64, "nobody has ever held a lease `nobody`"),
     // Words.
     (&[], 64, "Usage"),
     (&["steal", "held"], 64, "unrecognized subcommand"),

@@ -61,10 +61,11 @@ CRON_TZ=UTC
     for (line, said) in
         [(2, "MAILTO"), (6, "@reboot"), (8, "`%`"), (9, "hour `25`"), (10, "five fields"), (14, "nickname")]
     {
-        let place = format!("standard input, line {line}: ");
-        let told = done.stderr.lines().find(|told| told.contains(&place)).unwrap_or_else(|| panic!("{line}: {done:?}"));
+        let location = format!("standard input, line {line}: ");
+        let told =
+            done.stderr.lines().find(|told| told.contains(&location)).unwrap_or_else(|| panic!("{line}: {done:?}"));
         assert!(told.contains(said), "{told}");
-        assert!(done.stdout.lines().any(|text| text.starts_with('#') && text.contains(&place)), "{}", done.stdout);
+        assert!(done.stdout.lines().any(|text| text.starts_with('#') && text.contains(&location)), "{}", done.stdout);
     }
     assert!(done.stderr.contains("5 jobs; check the 6 notes above"), "{}", done.stderr);
     assert!(done.stdout.contains("\"PATH\" = \"/usr/local/bin:/usr/bin:/bin\""), "{}", done.stdout);

@@ -25,7 +25,7 @@ fn with_the_json_format_every_line_is_an_object() {
     let by_variable = Done::from(home.leasehold(&["sho"]).env("LEASEHOLD_LOG_FORMAT", "json").output().unwrap());
     for (done, level, says) in [
         (&skipped, "info", "skipped: "),
-        (&refused, "error", "nobody ever held a lease `never`"),
+        (&refused, "error", "nobody has ever held a lease `never`"),
         (&usage, "error", "--wrong"),
         (&by_variable, "error", "sho"),
     ] {

@@ -1,5 +1,5 @@
 //! What people read: the messages of common outcomes and errors, and the help of every verb, as they are committed in
-//! `tests/messages/`. After a change of words, write them anew with
+//! `tests/messages/`. After a change of words, write them again with
 //! `LEASEHOLD_UPDATE_MESSAGES=1 cargo test -p leasehold-cli --all-features --test messages`, and read the difference.
 
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ mod common;
 use common::{Done, Home, On};
 use std::path::Path;
 
-/// Set, the committed texts are written anew.
+/// Set, the committed texts are written again.
 const UPDATE: &str = "LEASEHOLD_UPDATE_MESSAGES";
 
 #[track_caller]
@@ -23,9 +23,9 @@ fn compare(name: &str, text: &str) {
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     let lines = text.lines().zip(committed.lines());
     if let Some((number, (now, before))) = lines.enumerate().find(|(_, (now, before))| now != before) {
-        panic!("{}:{}: now\n{now}\nbefore\n{before}\n{UPDATE}=1 writes it anew", path.display(), number + 1);
+        panic!("{}:{}: now\n{now}\nbefore\n{before}\n{UPDATE}=1 writes it again", path.display(), number + 1);
     }
-    assert_eq!(text.lines().count(), committed.lines().count(), "{}: {UPDATE}=1 writes it anew", path.display());
+    assert_eq!(text.lines().count(), committed.lines().count(), "{}: {UPDATE}=1 writes it again", path.display());
 }
 
 /// What commands print, one after the other, with what differs from run to run replaced.

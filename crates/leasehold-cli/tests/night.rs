@@ -75,7 +75,7 @@ fn a_reader_can_tell_what_happened_to_every_slot_and_item() {
         assert_eq!(
             morning.trim_end(),
             shown,
-            "docs/one-night.md shows something else; {UPDATE}=1 writes it anew:\n{morning}"
+            "docs/one-night.md shows something else; {UPDATE}=1 writes it again:\n{morning}"
         );
     }
 }

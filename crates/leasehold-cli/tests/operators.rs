@@ -182,7 +182,7 @@ fn a_dry_run_says_what_would_happen_and_changes_nothing() {
 #[test]
 fn an_order_about_a_name_that_nobody_has_held_is_carried_out_and_says_so() {
     let home = Home::new(On::Sqlite);
-    let says = "nobody has ever held it, and it is paused all the same. Is the name right?";
+    let says = "nobody has ever held it, and it is paused all the same. Is the name correct?";
     assert!(home.done(&["pause", "nihgtly", "--why", "x"]).expect(0).stderr.contains(says));
     assert_eq!(home.show("nihgtly")["state"], "paused");
     let as_json = home.done(&["pause", "other", "--why", "x", "--json"]).expect(0);

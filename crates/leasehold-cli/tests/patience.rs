@@ -58,12 +58,12 @@ fn says(done: &Done, words: &[&str]) {
 /// All at once, for each takes as long as it is told to.
 #[test]
 fn each_verb_says_what_it_waits_for_and_gives_up() {
-    let place = Remote::new();
+    let remote = Remote::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (silent, home) = (Silent::listen(), &place.home);
+            let (silent, home) = (Silent::listen(), &remote.home);
             let url = format!("git://127.0.0.1:{}/r.git", silent.port);
-            let words = ["push", "--repo", "work", "--token", &place.token, "--timeout", "7s", &url, "main"];
+            let words = ["push", "--repo", "work", "--token", &remote.token, "--timeout", "7s", &url, "main"];
             let done = end(home, start(home, &words), &silent).expect(69);
             says(&done, &["still waiting for `git:git://127.0.0.1", "to show its fence", "gives up after 7s"]);
             says(&done, &["gave up after 7s", "nothing had been pushed", "--timeout"]);
@@ -90,30 +90,30 @@ fn each_verb_says_what_it_waits_for_and_gives_up() {
 #[test]
 fn a_signal_ends_the_wait() {
     for verb in ["push", "drill"] {
-        let (silent, place) = (Silent::listen(), Remote::new());
+        let (silent, remote) = (Silent::listen(), Remote::new());
         let url = format!("git://127.0.0.1:{}/r.git", silent.port);
         let guard = format!("git:{url}");
         let words = match verb {
-            "push" => vec!["push", "--repo", "work", "--token", &place.token, &url, "main"],
+            "push" => vec!["push", "--repo", "work", "--token", &remote.token, &url, "main"],
             _ => vec!["drill", &guard],
         };
-        let running = start(&place.home, &words);
+        let running = start(&remote.home, &words);
         eventually("it has called", || silent.has_callers());
         signal(running.pid(), "TERM");
-        end(&place.home, running, &silent).expect(143);
+        end(&remote.home, running, &silent).expect(143);
     }
 }
 
 #[test]
 fn a_limit_has_to_be_one() {
-    let place = Remote::new();
+    let remote = Remote::new();
     for words in [
-        &["push", "--token", &place.token, "--timeout", "0s", "remote.git", "main"][..],
+        &["push", "--token", &remote.token, "--timeout", "0s", "remote.git", "main"][..],
         &["drill", "git:remote.git", "--timeout", "soon"],
         &["doctor", "--timeout", "1 fortnight"],
         &["doctor", "--timeout="],
     ] {
-        let done = place.home.done(words).expect(64);
+        let done = remote.home.done(words).expect(64);
         says(&done, &["--timeout"]);
     }
 }
@@ -123,31 +123,31 @@ fn a_limit_has_to_be_one() {
 #[test]
 fn a_push_that_may_have_been_accepted_is_reported_as_such() {
     use leasehold_testbed::{Proxy, git_http};
-    let place = Remote::new();
+    let remote = Remote::new();
     let server = git_http();
     let proxy = Proxy::start(server.server().port());
-    let url = format!("http://127.0.0.1:{}/git{}", proxy.port(), place.home.path("remote.git").display());
-    place.git("work", &["remote", "set-url", "origin", &url]);
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    place.commit("two");
+    let url = format!("http://127.0.0.1:{}/git{}", proxy.port(), remote.home.path("remote.git").display());
+    remote.git("work", &["remote", "set-url", "origin", &url]);
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    remote.commit("two");
     proxy.freeze();
-    let done = place.push(&place.token, &["--timeout", "2s", "origin", "main"]);
+    let done = remote.push(&remote.token, &["--timeout", "2s", "origin", "main"]);
     assert_eq!(done.code, 70, "{done:?}");
     says(&done, &["gave up after 2s", "to take the push", "git ls-remote origin"]);
     proxy.thaw();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    assert_eq!(place.subject("main"), "two");
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    assert_eq!(remote.subject("main"), "two");
 }
 
-/// It holds a lease on its room, which would keep the next one out.
+/// It holds a lease on its scratch namespace, which would keep the next one out.
 #[test]
-fn a_doctor_that_is_told_to_end_empties_its_room() {
+fn a_doctor_that_is_told_to_end_empties_its_scratch_namespace() {
     let home = Home::new(On::Dir);
     let running = start(&home, &["doctor"]);
-    // The room is a folder of its own, beside the leases.
+    // The namespace is a folder of its own, beside the leases.
     let url = home.store.strip_prefix("dir:").unwrap().to_owned();
-    let has_room = || walk(std::path::Path::new(&url)).iter().any(|path| path.contains("doctor"));
-    eventually("it is at work", has_room);
+    let has_scratch = || walk(std::path::Path::new(&url)).iter().any(|path| path.contains("doctor"));
+    eventually("it is at work", has_scratch);
     signal(running.pid(), "TERM");
     let done = running.end();
     // It may have ended by itself meanwhile.

@@ -13,189 +13,190 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_push_lands_for_the_holder_and_is_refused_for_the_one_before() {
-    let place = Remote::new();
-    place.git("work", &["checkout", "-q", "-b", "lone"]);
-    let done = place.push(&place.token, &["--json"]).expect(64);
+    let remote = Remote::new();
+    remote.git("work", &["checkout", "-q", "-b", "lone"]);
+    let done = remote.push(&remote.token, &["--json"]).expect(64);
     assert!(done.stderr.contains("leasehold push origin lone"), "{}", done.stderr);
-    place.git("work", &["checkout", "-q", "main"]);
-    let done = place.push(&place.token, &["--json"]).expect(0);
+    remote.git("work", &["checkout", "-q", "main"]);
+    let done = remote.push(&remote.token, &["--json"]).expect(0);
     let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(json, serde_json::json!({ "resource": "git:origin", "epoch": 1, "strength": "atomic" }));
-    place.commit("two");
-    place.push(&place.token, &[]).expect(0);
-    assert_eq!(place.subject("main"), "two");
-    let newer = place.transfer();
-    place.commit("three");
+    remote.commit("two");
+    remote.push(&remote.token, &[]).expect(0);
+    assert_eq!(remote.subject("main"), "two");
+    let newer = remote.transfer();
+    remote.commit("three");
     // The store knows already; so it is refused before the fence has heard of it.
-    let refused = place.push(&place.token, &[]).expect(13);
+    let refused = remote.push(&remote.token, &[]).expect(13);
     assert!(refused.stderr.contains("stale epoch refused: resource=`git:origin` held=1 seen=2"), "{}", refused.stderr);
-    place.push(&newer, &[]).expect(0);
-    assert_eq!(place.subject("main"), "three");
+    remote.push(&newer, &[]).expect(0);
+    assert_eq!(remote.subject("main"), "three");
     // Without any store, the fence alone refuses.
-    place.commit("four");
-    let refused = place.push(&place.token, &["--store", "dir:/nowhere/at/all"]).expect(13);
+    remote.commit("four");
+    let refused = remote.push(&remote.token, &["--store", "dir:/nowhere/at/all"]).expect(13);
     assert!(refused.stderr.contains("held=1 seen=2"), "{}", refused.stderr);
-    assert_eq!(place.subject("main"), "three");
+    assert_eq!(remote.subject("main"), "three");
 }
 
 #[test]
 fn one_push_per_epoch_where_that_is_asked_for() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main", "--once"]).expect(0);
-    place.commit("two");
-    let refused = place.push(&place.token, &["origin", "main", "--once"]).expect(13);
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main", "--once"]).expect(0);
+    remote.commit("two");
+    let refused = remote.push(&remote.token, &["origin", "main", "--once"]).expect(13);
     assert!(refused.stderr.contains("admits one write per epoch, 1 has had it"), "{}", refused.stderr);
-    assert_eq!(place.subject("main"), "one");
+    assert_eq!(remote.subject("main"), "one");
 }
 
 #[test]
 fn a_branch_that_is_behind_is_rebased_only_when_that_is_asked_for() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    place.git(".", &["clone", "-q", "remote.git", "other"]);
-    fs::write(place.home.path("other/theirs"), "x").unwrap();
-    place.git("other", &["add", "theirs"]);
-    place.git("other", &["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-m", "theirs"]);
-    place.git("other", &["push", "-q"]);
-    fs::write(place.home.path("work/ours"), "x").unwrap();
-    place.git("work", &["add", "ours"]);
-    place.git("work", &["commit", "-q", "-m", "ours"]);
-    let refs = place.refs();
-    let refused = place.push(&place.token, &["origin", "main"]).expect(69);
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    remote.git(".", &["clone", "-q", "remote.git", "other"]);
+    fs::write(remote.home.path("other/theirs"), "x").unwrap();
+    remote.git("other", &["add", "theirs"]);
+    remote.git("other", &["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-m", "theirs"]);
+    remote.git("other", &["push", "-q"]);
+    fs::write(remote.home.path("work/ours"), "x").unwrap();
+    remote.git("work", &["add", "ours"]);
+    remote.git("work", &["commit", "-q", "-m", "ours"]);
+    let refs = remote.refs();
+    let refused = remote.push(&remote.token, &["origin", "main"]).expect(69);
     assert!(refused.stderr.contains("--rebase"), "{}", refused.stderr);
-    assert_eq!(place.refs(), refs);
-    place.push(&place.token, &["origin", "main", "--rebase"]).expect(0);
-    assert_eq!(place.subject("main"), "ours");
-    assert_eq!(place.subject("main^"), "theirs");
+    assert_eq!(remote.refs(), refs);
+    remote.push(&remote.token, &["origin", "main", "--rebase"]).expect(0);
+    assert_eq!(remote.subject("main"), "ours");
+    assert_eq!(remote.subject("main^"), "theirs");
     // A conflict is for people: the branch is as it was.
-    place.git("other", &["pull", "-q", "--ff-only"]);
+    remote.git("other", &["pull", "-q", "--ff-only"]);
     for (folder, text) in [("other", "1"), ("work", "2")] {
-        fs::write(place.home.path(folder).join("ours"), text).unwrap();
+        fs::write(remote.home.path(folder).join("ours"), text).unwrap();
     }
-    place.git("other", &["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-am", "conflict"]);
-    place.git("other", &["push", "-q"]);
-    place.git("work", &["commit", "-q", "-am", "mine"]);
-    let head = place.git("work", &["rev-parse", "HEAD"]);
-    let refused = place.push(&place.token, &["origin", "main", "--rebase=3"]).expect(69);
+    remote.git("other", &["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-am", "conflict"]);
+    remote.git("other", &["push", "-q"]);
+    remote.git("work", &["commit", "-q", "-am", "mine"]);
+    let head = remote.git("work", &["rev-parse", "HEAD"]);
+    let refused = remote.push(&remote.token, &["origin", "main", "--rebase=3"]).expect(69);
     assert!(refused.stderr.contains("your branch is as it was"), "{}", refused.stderr);
-    assert_eq!(place.git("work", &["rev-parse", "HEAD"]), head);
-    assert_eq!(place.git("work", &["for-each-ref", "refs/leasehold"]), "");
+    assert_eq!(remote.git("work", &["rev-parse", "HEAD"]), head);
+    assert_eq!(remote.git("work", &["for-each-ref", "refs/leasehold"]), "");
     // While it rebases the lease goes on to somebody else: nothing more is tried.
-    place.transfer();
-    place.push(&place.token, &["origin", "+main", "--rebase"]).expect(13);
-    assert_eq!(place.subject("main"), "conflict");
+    remote.transfer();
+    remote.push(&remote.token, &["origin", "+main", "--rebase"]).expect(13);
+    assert_eq!(remote.subject("main"), "conflict");
 }
 
 #[test]
 fn a_run_shuts_older_holders_out_before_the_command_starts() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    place.home.done(&["release", "--token", &place.token]).expect(0);
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    remote.home.done(&["release", "--token", &remote.token]).expect(0);
     let script = "git -C ../remote.git log -1 --format=%B refs/fence/job >../seen; git commit -q --allow-empty -m two; leasehold push origin main";
     let words = ["run", "job", "--guard", "git:origin", "--", "sh", "-c", script];
-    let done = Done::from(place.home.leasehold(&words).current_dir(place.home.path("work")).output().unwrap());
+    let done = Done::from(remote.home.leasehold(&words).current_dir(remote.home.path("work")).output().unwrap());
     done.expect(0);
-    assert!(place.home.read("seen").contains("epoch: 2\n"), "{}", place.home.read("seen"));
-    assert!(place.home.read("seen").contains("seq: 0\n"), "{}", place.home.read("seen"));
-    assert_eq!(place.subject("main"), "two");
+    assert!(remote.home.read("seen").contains("epoch: 2\n"), "{}", remote.home.read("seen"));
+    assert!(remote.home.read("seen").contains("seq: 0\n"), "{}", remote.home.read("seen"));
+    assert_eq!(remote.subject("main"), "two");
     // A remote that is none is refused before the lease is taken.
     let words = ["run", "job", "--guard", "git:nowhere", "--", "true"];
     let done =
-        Done::from(place.home.leasehold(&words).current_dir(place.home.path("work")).output().unwrap()).expect(64);
+        Done::from(remote.home.leasehold(&words).current_dir(remote.home.path("work")).output().unwrap()).expect(64);
     assert!(done.stderr.contains("there is no remote of that name"), "{}", done.stderr);
-    assert_eq!(place.home.show("job")["epoch"], 2);
+    assert_eq!(remote.home.show("job")["epoch"], 2);
     let words = ["run", "job", "--guard", "git:../gone.git", "--", "true"];
-    Done::from(place.home.leasehold(&words).current_dir(place.home.path("work")).output().unwrap()).expect(69);
+    Done::from(remote.home.leasehold(&words).current_dir(remote.home.path("work")).output().unwrap()).expect(69);
 }
 
 #[test]
 fn a_rolled_back_store_is_distinguished_and_healed() {
-    let place = Remote::new();
-    let (store, copy) = (place.home.path("leases"), place.home.path("copy"));
+    let remote = Remote::new();
+    let (store, copy) = (remote.home.path("leases"), remote.home.path("copy"));
     let restore = |from: &Path, to: &Path| {
         let _ = fs::remove_dir_all(to);
         assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
     };
     restore(&store, &copy);
-    let newer = place.transfer();
-    place.push(&newer, &["origin", "main"]).expect(0);
+    let newer = remote.transfer();
+    remote.push(&newer, &["origin", "main"]).expect(0);
     // The store is restored from before the hand-off, and grants epoch 2 once more.
     restore(&copy, &store);
-    let again = place.transfer();
+    let again = remote.transfer();
     assert!(again.starts_with("job:2:"), "{again}");
-    place.commit("two");
-    let refused = place.push(&again, &["origin", "main"]).expect(65);
+    remote.commit("two");
+    let refused = remote.push(&again, &["origin", "main"]).expect(65);
     let heal = "leasehold advance job --past 2 --store ";
     assert!(refused.stderr.contains("store regressed") && refused.stderr.contains(heal), "{}", refused.stderr);
     // And with a lower epoch than the fence has seen, though the store says that it holds the lease.
     restore(&copy, &store);
-    let refused = place.push(&place.token, &["origin", "main"]).expect(65);
+    let refused = remote.push(&remote.token, &["origin", "main"]).expect(65);
     assert!(refused.stderr.contains(heal), "{}", refused.stderr);
-    place.home.done(&["advance", "job", "--past", "2", "--why", "store was restored"]).expect(0);
-    let healed = place.acquire("job");
-    place.push(&healed, &["origin", "main"]).expect(0);
-    assert_eq!(place.subject("main"), "two");
+    remote.home.done(&["advance", "job", "--past", "2", "--why", "store was restored"]).expect(0);
+    let healed = remote.acquire("job");
+    remote.push(&healed, &["origin", "main"]).expect(0);
+    assert_eq!(remote.subject("main"), "two");
     // A store that was lost and created again has another line of epochs, whatever its number.
     fs::remove_dir_all(&store).unwrap();
-    let begun_anew = place.acquire("job");
-    place.commit("three");
-    let refused = place.push(&begun_anew, &["origin", "main"]).expect(64);
+    let begun_anew = remote.acquire("job");
+    remote.commit("three");
+    let refused = remote.push(&begun_anew, &["origin", "main"]).expect(64);
     assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
-    assert_eq!(place.subject("main"), "two");
+    assert_eq!(remote.subject("main"), "two");
 }
 
 #[test]
 fn fences_may_be_branches_or_tags() {
     for namespace in ["refs/heads/00-fence", "refs/tags/fence", "refs/heads/zz-fence/"] {
-        let place = Remote::new();
-        place.git("remote.git", &["config", "receive.hideRefs", "refs/fence"]);
-        let refused = place.push(&place.token, &["origin", "main"]).expect(78);
+        let remote = Remote::new();
+        remote.git("remote.git", &["config", "receive.hideRefs", "refs/fence"]);
+        let refused = remote.push(&remote.token, &["origin", "main"]).expect(78);
         assert!(refused.stderr.contains("--fence-namespace"), "{}", refused.stderr);
-        assert_eq!(place.refs(), "");
-        place.push(&place.token, &["origin", "main", "--fence-namespace", namespace]).expect(0);
-        let newer = place.transfer();
-        place.commit("two");
-        place.push(&newer, &["origin", "main", "--fence-namespace", namespace]).expect(0);
-        place.commit("three");
+        assert_eq!(remote.refs(), "");
+        remote.push(&remote.token, &["origin", "main", "--fence-namespace", namespace]).expect(0);
+        let newer = remote.transfer();
+        remote.commit("two");
+        remote.push(&newer, &["origin", "main", "--fence-namespace", namespace]).expect(0);
+        remote.commit("three");
         let words = ["origin", "main", "--fence-namespace", namespace, "--store", "dir:/nowhere/at/all"];
-        place.push(&place.token, &words).expect(13);
-        assert_eq!(place.subject("main"), "two");
-        assert!(place.refs().contains(&format!("{}/job", namespace.trim_end_matches('/'))), "{}", place.refs());
+        remote.push(&remote.token, &words).expect(13);
+        assert_eq!(remote.subject("main"), "two");
+        assert!(remote.refs().contains(&format!("{}/job", namespace.trim_end_matches('/'))), "{}", remote.refs());
     }
 }
 
 /// A run and its pushes keep their fences in one place, whoever says where; and so does whoever comes too late.
 #[test]
 fn a_run_seals_where_its_pushes_look() {
-    let place = Remote::new();
+    let remote = Remote::new();
     let (tags, nowhere) = ("refs/tags/fence", "dir:/nowhere/at/all");
     let run = |variable: Option<&str>, words: &[&str]| {
-        let mut command = place.home.leasehold(&[&["run", "job"], words].concat());
+        let mut command = remote.home.leasehold(&[&["run", "job"], words].concat());
         command.envs(variable.map(|value| ("LEASEHOLD_FENCE_NAMESPACE", value)));
-        Done::from(command.current_dir(place.home.path("work")).output().unwrap())
+        Done::from(command.current_dir(remote.home.path("work")).output().unwrap())
     };
-    place.push(&place.token, &["origin", "main", "--fence-namespace", tags]).expect(0);
-    place.home.done(&["release", "--token", &place.token]).expect(0);
+    remote.push(&remote.token, &["origin", "main", "--fence-namespace", tags]).expect(0);
+    remote.home.done(&["release", "--token", &remote.token]).expect(0);
     run(None, &["--guard", "git:origin", "--fence-namespace", tags, "--", "true"]).expect(0);
-    assert!(!place.refs().contains("refs/fence/"), "{}", place.refs());
-    place.commit("too late");
-    let stale = place.push(&place.token, &["origin", "main", "--fence-namespace", tags, "--store", nowhere]).expect(13);
+    assert!(!remote.refs().contains("refs/fence/"), "{}", remote.refs());
+    remote.commit("too late");
+    let stale =
+        remote.push(&remote.token, &["origin", "main", "--fence-namespace", tags, "--store", nowhere]).expect(13);
     assert!(stale.stderr.contains("held=1 seen=2"), "{}", stale.stderr);
     // The pushes of its command need no flag; nor does the run, if the variable says it.
     let push = ["--", "leasehold", "push", "origin", "main"];
     for (variable, words) in
         [(None, &["--fence-namespace", tags][..]), (Some(tags), &[]), (Some("refs/x"), &["--fence-namespace", tags])]
     {
-        place.commit("in time");
+        remote.commit("in time");
         run(variable, &[&["--guard", "git:origin"], words, &push].concat()).expect(0);
-        assert_eq!(place.refs().lines().count(), 2, "{}", place.refs());
-        assert_eq!(place.subject("main"), "in time");
+        assert_eq!(remote.refs().lines().count(), 2, "{}", remote.refs());
+        assert_eq!(remote.subject("main"), "in time");
     }
     // Without a guard it is handed on all the same.
     let done = run(None, &["--fence-namespace", tags, "--", "printenv", "LEASEHOLD_FENCE_NAMESPACE"]).expect(0);
     assert_eq!(done.stdout.trim(), tags);
     // A wrong one is named by where it came from, before anything is taken.
-    let epoch = place.home.show("job")["epoch"].clone();
+    let epoch = remote.home.show("job")["epoch"].clone();
     let wrong = run(None, &["--fence-namespace", "refs/", "--", "true"]).expect(64);
     assert!(wrong.stderr.contains("`refs/`: it names nothing below `refs/`"), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("--fence-namespace"), "{}", wrong.stderr);
@@ -205,38 +206,38 @@ fn a_run_seals_where_its_pushes_look() {
         "{}",
         wrong.stderr
     );
-    assert_eq!(place.home.show("job")["epoch"], epoch);
+    assert_eq!(remote.home.show("job")["epoch"], epoch);
 }
 
 /// What is said of a push that failed is the reason, whole, and not that it failed.
 #[test]
 fn the_reason_of_a_refused_push_is_reported_in_full() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    let head = place.git("work", &["rev-parse", "HEAD"]);
-    let refused = place.push(&place.token, &["origin", &format!("{head}:somewhere")]).expect(64);
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    let head = remote.git("work", &["rev-parse", "HEAD"]);
+    let refused = remote.push(&remote.token, &["origin", &format!("{head}:somewhere")]).expect(64);
     assert!(refused.stderr.contains("(i.e., starting with \"refs/\")"), "{}", refused.stderr);
     assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
     // A remote that cannot store anything would not store a fence of another name either.
-    place.git("remote.git", &["config", "receive.maxInputSize", "1"]);
-    place.commit("two");
-    let refused = place.push(&place.token, &["origin", "main"]).expect(69);
+    remote.git("remote.git", &["config", "receive.maxInputSize", "1"]);
+    remote.commit("two");
+    let refused = remote.push(&remote.token, &["origin", "main"]).expect(69);
     let says = "the remote could not store what was sent: resource=`git:origin`:";
     assert!(refused.stderr.contains(says), "{}", refused.stderr);
     assert!(refused.stderr.contains("pack exceeds maximum allowed size"), "{}", refused.stderr);
-    let newer = place.acquire("another");
-    let refused = place.push(&newer, &["origin", "main"]).expect(69);
+    let newer = remote.acquire("another");
+    let refused = remote.push(&newer, &["origin", "main"]).expect(69);
     assert!(refused.stderr.contains(says) && !refused.stderr.contains("--fence-namespace"), "{}", refused.stderr);
 }
 
 #[test]
 fn a_push_that_is_told_to_end_takes_git_with_it() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    place.commit("two");
-    let refs = place.refs();
-    let hook = place.home.path("remote.git/hooks/pre-receive");
-    let (reached, go) = (place.home.path("reached"), place.home.path("go"));
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    remote.commit("two");
+    let refs = remote.refs();
+    let hook = remote.home.path("remote.git/hooks/pre-receive");
+    let (reached, go) = (remote.home.path("reached"), remote.home.path("go"));
     let script = format!(
         "#!/bin/sh\n: >'{0}'\nwhile [ -e '{0}' ] && [ ! -e '{1}' ]; do sleep 0.05; done\n",
         reached.display(),
@@ -245,8 +246,8 @@ fn a_push_that_is_told_to_end_takes_git_with_it() {
     fs::write(&hook, script).unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     for (name, code) in [("TERM", 143), ("INT", 130)] {
-        let mut command = place.home.leasehold(&["push", "--token", &place.token, "origin", "main"]);
-        let command = command.current_dir(place.home.path("work")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = remote.home.leasehold(&["push", "--token", &remote.token, "origin", "main"]);
+        let command = command.current_dir(remote.home.path("work")).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = common::Running::from(command.spawn().unwrap());
         eventually("the remote's hook runs", || reached.exists());
         let below = descendants(running.pid());
@@ -257,155 +258,156 @@ fn a_push_that_is_told_to_end_takes_git_with_it() {
         assert!(ended.stderr.contains("git was stopped too"), "{ended:?}");
         let left: Vec<_> = below.into_iter().filter(|pid| is_alive(*pid)).collect();
         assert_eq!(left, Vec::<i32>::new(), "{name}");
-        assert_eq!(place.refs(), refs, "{name}");
+        assert_eq!(remote.refs(), refs, "{name}");
         fs::remove_file(&reached).unwrap();
     }
     // Nothing was left that holds up the next one.
     fs::write(&go, "").unwrap();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    assert_eq!(place.subject("main"), "two");
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    assert_eq!(remote.subject("main"), "two");
 }
 
 #[test]
 fn every_name_of_a_lease_has_a_fence_of_its_own() {
-    let place = Remote::new();
+    let remote = Remote::new();
     let leases = ["a", "a/b", "a/b/c", "x.lock", "..x", "y.", "HEAD", "a..b"];
     for lease in leases {
-        let token = place.acquire(lease);
-        place.push(&token, &["origin", "+main"]).expect(0);
-        place.commit(lease);
+        let token = remote.acquire(lease);
+        remote.push(&token, &["origin", "+main"]).expect(0);
+        remote.commit(lease);
     }
-    assert_eq!(place.refs().lines().filter(|line| line.contains("refs/fence/")).count(), leases.len());
-    place.git("remote.git", &["fsck", "--strict"]);
+    assert_eq!(remote.refs().lines().filter(|line| line.contains("refs/fence/")).count(), leases.len());
+    remote.git("remote.git", &["fsck", "--strict"]);
 }
 
 #[test]
 fn hooks_credentials_and_old_gits() {
-    let place = Remote::new();
+    let remote = Remote::new();
     // The user's own hook has its say, and nothing is pushed.
-    let hook = place.home.path("work/.git/hooks/pre-push");
+    let hook = remote.home.path("work/.git/hooks/pre-push");
     fs::write(&hook, "#!/bin/sh\necho the hook says no >&2\nexit 1\n").unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
-    let refused = place.push(&place.token, &["origin", "main"]).expect(78);
+    let refused = remote.push(&remote.token, &["origin", "main"]).expect(78);
     let says = "refused by the pre-push hook: resource=`git:origin`: the hook says no; nothing was pushed";
     assert!(refused.stderr.contains(says), "{}", refused.stderr);
-    assert_eq!(place.refs(), "");
+    assert_eq!(remote.refs(), "");
     fs::write(&hook, "#!/bin/sh\necho the hook says yes >&2\n").unwrap();
-    let done = place.push(&place.token, &["origin", "main"]).expect(0);
+    let done = remote.push(&remote.token, &["origin", "main"]).expect(0);
     assert!(done.stderr.contains("the hook says yes"), "{}", done.stderr);
     // What git says before it asks the hook is not put down to it.
     fs::write(&hook, "#!/bin/sh\nexit 1\n").unwrap();
-    let refused = place.push(&place.token, &["origin", "nobody"]).expect(64);
+    let refused = remote.push(&remote.token, &["origin", "nobody"]).expect(64);
     assert!(refused.stderr.contains("src refspec") && !refused.stderr.contains("pre-push"), "{}", refused.stderr);
     fs::remove_file(&hook).unwrap();
     // No password is shown, whether from the flag or from git's settings.
     let url = "http://joe:s3cret@127.0.0.1:1/x.git";
-    place.git("work", &["remote", "add", "far", url]);
-    for remote in [url, "far"] {
-        let refused = place.push(&place.token, &[remote, "main"]).expect(69);
+    remote.git("work", &["remote", "add", "far", url]);
+    for name in [url, "far"] {
+        let refused = remote.push(&remote.token, &[name, "main"]).expect(69);
         assert!(!refused.stderr.contains("s3cret"), "{}", refused.stderr);
     }
-    let notes = fs::read_dir(place.home.path("work/.git/leasehold")).unwrap();
+    let notes = fs::read_dir(remote.home.path("work/.git/leasehold")).unwrap();
     for note in notes {
         assert!(!fs::read_to_string(note.unwrap().path()).unwrap().contains("s3cret"));
     }
     // A git that is too old is told apart; so is none.
-    let bin = place.home.path("bin");
+    let bin = remote.home.path("bin");
     fs::create_dir(&bin).unwrap();
     fs::write(bin.join("git"), "#!/bin/sh\n[ \"$1\" = version ] && echo git version 2.24.4 && exit\nexec /usr/bin/env -u GIT_TRACE2_EVENT PATH=\"$REST\" git \"$@\"\n").unwrap();
     fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
     let rest = std::env::var("PATH").unwrap();
-    let words = ["push", "--token", &place.token, "origin", "main"];
-    let mut command = place.home.leasehold(&words);
-    command.current_dir(place.home.path("work")).env("REST", &rest).env("PATH", format!("{}:{rest}", bin.display()));
+    let words = ["push", "--token", &remote.token, "origin", "main"];
+    let mut command = remote.home.leasehold(&words);
+    command.current_dir(remote.home.path("work")).env("REST", &rest).env("PATH", format!("{}:{rest}", bin.display()));
     let refused = Done::from(command.output().unwrap()).expect(78);
     assert!(refused.stderr.contains("git 2.24 is too old: 2.25 or newer"), "{}", refused.stderr);
-    let mut command = place.home.leasehold(&words);
+    let mut command = remote.home.leasehold(&words);
     let refused =
-        Done::from(command.current_dir(place.home.path("work")).env("PATH", "/nowhere").output().unwrap()).expect(78);
+        Done::from(command.current_dir(remote.home.path("work")).env("PATH", "/nowhere").output().unwrap()).expect(78);
     assert!(refused.stderr.contains("`git` is not on the PATH"), "{}", refused.stderr);
 }
 
 #[test]
 fn a_fence_is_given_to_the_lease_of_another_store() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
     let elsewhere = ["--store", "dir:elsewhere"];
     let acquire = [&["acquire", "job", "--ttl", "24h"][..], &elsewhere].concat();
-    let in_work =
-        |words: &[&str]| Done::from(place.home.leasehold(words).current_dir(place.home.path("work")).output().unwrap());
+    let in_work = |words: &[&str]| {
+        Done::from(remote.home.leasehold(words).current_dir(remote.home.path("work")).output().unwrap())
+    };
     let second = in_work(&acquire).expect(0).stdout.trim().to_owned();
-    place.commit("two");
-    let refused = place.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(64);
+    remote.commit("two");
+    let refused = remote.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(64);
     assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
     let adopt = ["adopt", "git:origin", "--token", &second, "--why", "the old store goes away"];
     in_work(&[&adopt[..], &elsewhere].concat()).expect(0);
-    let refused = place.push(&place.token, &["origin", "main"]).expect(64);
+    let refused = remote.push(&remote.token, &["origin", "main"]).expect(64);
     assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
-    assert_eq!(place.subject("main"), "one");
-    place.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(0);
-    assert_eq!(place.subject("main"), "two");
+    assert_eq!(remote.subject("main"), "one");
+    remote.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(0);
+    assert_eq!(remote.subject("main"), "two");
 }
 
 /// Some of what git says is known by its words alone: these are the words of the git at hand.
 #[test]
 fn what_git_says_is_understood() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    let blob = place.git("work", &["hash-object", "-w", "-t", "blob", "/dev/null"]);
-    let tip = place.git("work", &["rev-parse", "main"]);
-    let before = place.refs();
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    let blob = remote.git("work", &["hash-object", "-w", "-t", "blob", "/dev/null"]);
+    let tip = remote.git("work", &["rev-parse", "main"]);
+    let before = remote.refs();
     for (refspec, says) in [
         (format!("{blob}:refs/heads/blob"), "non-commit object"),
         (format!("{tip}:nowhere"), "not a full refname"),
         ("main~99:main".to_owned(), "src refspec"),
     ] {
-        let refused = place.push(&place.token, &["origin", &refspec]).expect(64);
+        let refused = remote.push(&remote.token, &["origin", &refspec]).expect(64);
         assert!(refused.stderr.contains(says), "{refspec}: {}", refused.stderr);
     }
-    place.git("remote.git", &["config", "receive.advertiseAtomic", "false"]);
-    let refused = place.push(&place.token, &["origin", "main:other"]).expect(78);
+    remote.git("remote.git", &["config", "receive.advertiseAtomic", "false"]);
+    let refused = remote.push(&remote.token, &["origin", "main:other"]).expect(78);
     assert!(refused.stderr.contains("does not support --atomic"), "{}", refused.stderr);
     let heads =
         |refs: &str| refs.lines().filter(|line| line.contains("refs/heads")).map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(heads(&place.refs()), heads(&before));
+    assert_eq!(heads(&remote.refs()), heads(&before));
     // Where git does not know who is at work, it is told, in either object format.
-    place.git(".", &["init", "-q", "--bare", "--object-format=sha256", "-b", "main", "long.git"]);
-    place.git(".", &["init", "-q", "--object-format=sha256", "-b", "main", "long"]);
-    place.git(
+    remote.git(".", &["init", "-q", "--bare", "--object-format=sha256", "-b", "main", "long.git"]);
+    remote.git(".", &["init", "-q", "--object-format=sha256", "-b", "main", "long"]);
+    remote.git(
         "long",
         &["-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "-q", "--allow-empty", "-m", "one"],
     );
-    place.git("long", &["config", "user.useConfigOnly", "true"]);
-    let words = ["push", "--token", &place.token, "../long.git", "main"];
-    Done::from(place.home.leasehold(&words).current_dir(place.home.path("long")).output().unwrap()).expect(0);
+    remote.git("long", &["config", "user.useConfigOnly", "true"]);
+    let words = ["push", "--token", &remote.token, "../long.git", "main"];
+    Done::from(remote.home.leasehold(&words).current_dir(remote.home.path("long")).output().unwrap()).expect(0);
     let author = ["log", "-1", "--format=%an <%ae> %cn <%ce>", "refs/fence/job"];
     let ours = "leasehold <leasehold@localhost>";
-    assert_eq!(place.git("long.git", &author), format!("{ours} {ours}"));
+    assert_eq!(remote.git("long.git", &author), format!("{ours} {ours}"));
 }
 
 #[test]
 fn no_password_is_left_in_the_repository() {
-    let place = Remote::new();
+    let remote = Remote::new();
     let server = leasehold_testbed::git_http();
-    let url = server.url(&place.home.path("remote.git")).replacen("://", "://someone:hunter2@", 1);
-    place.push(&place.token, &[&url, "main"]).expect(0);
-    let found = Command::new("grep").args(["-rl", "hunter2", ".git"]).current_dir(place.home.path("work")).output();
+    let url = server.url(&remote.home.path("remote.git")).replacen("://", "://someone:hunter2@", 1);
+    remote.push(&remote.token, &[&url, "main"]).expect(0);
+    let found = Command::new("grep").args(["-rl", "hunter2", ".git"]).current_dir(remote.home.path("work")).output();
     assert_eq!(String::from_utf8(found.unwrap().stdout).unwrap(), "", "these files have it");
 }
 
 #[test]
 fn a_second_push_starts_three_gits_and_sees_every_change_of_the_settings() {
-    let place = Remote::new();
-    let (bin, log, rest) = (place.home.path("bin"), place.home.path("log"), std::env::var("PATH").unwrap());
+    let remote = Remote::new();
+    let (bin, log, rest) = (remote.home.path("bin"), remote.home.path("log"), std::env::var("PATH").unwrap());
     fs::create_dir(&bin).unwrap();
     let script = format!("#!/bin/sh\necho \"$1\" >>'{}'\nPATH='{rest}' exec git \"$@\"\n", log.display());
     fs::write(bin.join("git"), script).unwrap();
     fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
     let push_in = |folder: &str| {
         let _ = fs::remove_file(&log);
-        let mut command = place.home.leasehold(&["push", "--token", &place.token, "origin", "main"]);
-        command.current_dir(place.home.path(folder)).env("PATH", format!("{}:{rest}", bin.display()));
+        let mut command = remote.home.leasehold(&["push", "--token", &remote.token, "origin", "main"]);
+        command.current_dir(remote.home.path(folder)).env("PATH", format!("{}:{rest}", bin.display()));
         let done = Done::from(command.output().unwrap());
         let mut started: Vec<String> =
             fs::read_to_string(&log).unwrap_or_default().lines().map(str::to_owned).collect();
@@ -422,47 +424,47 @@ fn a_second_push_starts_three_gits_and_sees_every_change_of_the_settings() {
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(started.len() > 3, "{started:?}");
     for message in ["two", "three"] {
-        place.commit(message);
+        remote.commit(message);
         let (done, started) = push();
         assert_eq!((done.code, started.join(" ")), (0, "commit-tree config push".to_owned()), "{}", done.stderr);
-        assert_eq!(place.git("remote.git", &["log", "-1", "--format=%s", "main"]), message);
+        assert_eq!(remote.git("remote.git", &["log", "-1", "--format=%s", "main"]), message);
     }
     // Every worktree, and every folder of one, knows the fence that another has moved.
-    place.git("work", &["worktree", "add", "-q", "--detach", "../beside"]);
-    fs::create_dir(place.home.path("work/below")).unwrap();
+    remote.git("work", &["worktree", "add", "-q", "--detach", "../beside"]);
+    fs::create_dir(remote.home.path("work/below")).unwrap();
     for (folder, starts) in [("beside", "commit-tree config push"), ("work/below", "commit-tree config push rev-parse")]
     {
-        place.commit(folder);
+        remote.commit(folder);
         let (done, started) = push_in(folder);
         assert_eq!((done.code, started.join(" ")), (0, starts.to_owned()), "{folder}: {}", done.stderr);
-        assert_eq!(place.git("remote.git", &["log", "-1", "--format=%s", "main"]), folder);
+        assert_eq!(remote.git("remote.git", &["log", "-1", "--format=%s", "main"]), folder);
     }
     // The fence's commit is one that git has nothing against, and its author is the one that git knows.
-    place.git("remote.git", &["fsck", "--strict", "--no-dangling"]);
-    assert_eq!(place.git("remote.git", &["log", "-1", "--format=%cn <%ce>", "refs/fence/job"]), "a <a@localhost>");
-    place.commit("four");
+    remote.git("remote.git", &["fsck", "--strict", "--no-dangling"]);
+    assert_eq!(remote.git("remote.git", &["log", "-1", "--format=%cn <%ce>", "refs/fence/job"]), "a <a@localhost>");
+    remote.commit("four");
     let refused = |says: &str| {
-        let refs = place.refs();
+        let refs = remote.refs();
         let (done, started) = push();
         assert!(done.code == 78 && done.stderr.contains(says), "{says}: {done:?}");
         assert!(started.contains(&"config".to_owned()), "{started:?}");
-        assert_eq!(place.refs(), refs, "{says}");
+        assert_eq!(remote.refs(), refs, "{says}");
     };
-    place.git("work", &["config", "remote.origin.mirror", "true"]);
+    remote.git("work", &["config", "remote.origin.mirror", "true"]);
     refused("is a mirror");
-    place.git("work", &["config", "--unset", "remote.origin.mirror"]);
+    remote.git("work", &["config", "--unset", "remote.origin.mirror"]);
     for url in ["../remote.git", "../other.git"] {
-        place.git("work", &["config", "--add", "remote.origin.pushurl", url]);
+        remote.git("work", &["config", "--add", "remote.origin.pushurl", url]);
     }
     refused("has 2 push URLs");
-    place.git("work", &["config", "--unset-all", "remote.origin.pushurl"]);
+    remote.git("work", &["config", "--unset-all", "remote.origin.pushurl"]);
     // Settings of the user's own, in a file that was not there before.
-    place.git("work", &["config", "--global", "remote.origin.mirror", "true"]);
+    remote.git("work", &["config", "--global", "remote.origin.mirror", "true"]);
     refused("is a mirror");
-    place.git("work", &["config", "--global", "--unset", "remote.origin.mirror"]);
+    remote.git("work", &["config", "--global", "--unset", "remote.origin.mirror"]);
     let (done, _) = push();
     assert_eq!(done.code, 0, "{}", done.stderr);
-    assert_eq!(place.git("remote.git", &["log", "-1", "--format=%s", "main"]), "four");
+    assert_eq!(remote.git("remote.git", &["log", "-1", "--format=%s", "main"]), "four");
 }
 
 /// Words after `push --token T`, and the code they end with.
@@ -561,35 +563,35 @@ const HOSTILE: &[(&[&str], i32)] = &[
 
 #[test]
 fn hostile_words_are_refused_with_a_clear_line_and_change_nothing() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    place.commit("two");
-    place.git("work", &["remote", "add", "twice", "../remote.git"]);
-    place.git("work", &["config", "--add", "remote.twice.url", "../other.git"]);
-    place.git("work", &["remote", "add", "helper", "ext::sh -c 'touch pwned'"]);
-    place.git("work", &["remote", "add", "mirrored", "../remote.git"]);
-    place.git("work", &["config", "remote.mirrored.mirror", "true"]);
-    let refs = place.refs();
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    remote.commit("two");
+    remote.git("work", &["remote", "add", "twice", "../remote.git"]);
+    remote.git("work", &["config", "--add", "remote.twice.url", "../other.git"]);
+    remote.git("work", &["remote", "add", "helper", "ext::sh -c 'touch pwned'"]);
+    remote.git("work", &["remote", "add", "mirrored", "../remote.git"]);
+    remote.git("work", &["config", "remote.mirrored.mirror", "true"]);
+    let refs = remote.refs();
     assert!(HOSTILE.len() >= 60);
     for (words, code) in HOSTILE {
-        let done = place.push(&place.token, words);
+        let done = remote.push(&remote.token, words);
         assert_eq!(done.code, *code, "{words:?}: {}", done.stderr);
         assert_eq!(done.stdout, "", "{words:?}");
         assert!(!done.stderr.contains("panicked"), "{words:?}: {}", done.stderr);
         let line = done.stderr.lines().next().unwrap_or_default();
         assert!(line.starts_with("leasehold: ") || line.starts_with("error: "), "{words:?}: {}", done.stderr);
-        assert_eq!(place.refs(), refs, "{words:?}");
+        assert_eq!(remote.refs(), refs, "{words:?}");
     }
     for folder in ["", "work", "remote.git"] {
-        assert!(!place.home.path(folder).join("pwned").exists());
+        assert!(!remote.home.path(folder).join("pwned").exists());
     }
 }
 
 #[test]
 fn hostile_environments_and_hook_words_are_refused() {
-    let place = Remote::new();
-    place.push(&place.token, &["origin", "main"]).expect(0);
-    let refs = place.refs();
+    let remote = Remote::new();
+    remote.push(&remote.token, &["origin", "main"]).expect(0);
+    let refs = remote.refs();
     let nonce = "0".repeat(32);
     for token in [
         "",
@@ -600,9 +602,9 @@ fn hostile_environments_and_hook_words_are_refused() {
         &format!("a b:1:{nonce}:{nonce}:0"),
         &format!("../x:1:{nonce}:{nonce}:0"),
     ] {
-        let mut command = place.home.leasehold(&["push", "origin", "main"]);
+        let mut command = remote.home.leasehold(&["push", "origin", "main"]);
         let done =
-            Done::from(command.current_dir(place.home.path("work")).env("LEASEHOLD_TOKEN", token).output().unwrap());
+            Done::from(command.current_dir(remote.home.path("work")).env("LEASEHOLD_TOKEN", token).output().unwrap());
         assert_eq!(done.code, 64, "{token}: {}", done.stderr);
     }
     // With --repo, nothing in the environment leads elsewhere.
@@ -612,13 +614,13 @@ fn hostile_environments_and_hook_words_are_refused() {
         ("GIT_OBJECT_DIRECTORY", "/nowhere"),
         ("GIT_NAMESPACE", "x"),
     ] {
-        place.commit(name);
-        let words = ["push", "origin", "main", "--repo", "work", "--token", &place.token];
-        Done::from(place.home.leasehold(&words).env(name, value).output().unwrap()).expect(0);
-        assert_eq!(place.subject("main"), name);
+        remote.commit(name);
+        let words = ["push", "origin", "main", "--repo", "work", "--token", &remote.token];
+        Done::from(remote.home.leasehold(&words).env(name, value).output().unwrap()).expect(0);
+        assert_eq!(remote.subject("main"), name);
     }
-    assert_ne!(place.refs(), refs);
-    let refs = place.refs();
+    assert_ne!(remote.refs(), refs);
+    let refs = remote.refs();
     for protection in [
         "",
         "main=job",
@@ -630,14 +632,14 @@ fn hostile_environments_and_hook_words_are_refused() {
         "-x=job",
         "refs/heads/a..b=job",
     ] {
-        let done = place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", protection]);
+        let done = remote.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", protection]);
         assert_eq!(done.code, 64, "{protection}: {}", done.stderr);
     }
     for hook in ["", "update", "../x", "-x"] {
-        assert_eq!(place.home.done(&["git-hook", "run", hook]).code, 64, "{hook}");
+        assert_eq!(remote.home.done(&["git-hook", "run", hook]).code, 64, "{hook}");
     }
-    assert!(!place.home.path("remote.git/hooks/reference-transaction").exists());
-    assert_eq!(place.refs(), refs);
+    assert!(!remote.home.path("remote.git/hooks/reference-transaction").exists());
+    assert_eq!(remote.refs(), refs);
 }
 
 /// The example of docs/guards/git.md, as it stands there.

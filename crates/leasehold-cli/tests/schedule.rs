@@ -22,7 +22,7 @@ fn slot_is_run_once(on: On) {
     let again = home.done(&run).expect(0);
     assert_eq!(again.stdout, "");
     assert_eq!(again.stderr.lines().count(), 1, "{again:?}");
-    assert!(again.stderr.starts_with("leasehold: skipped: slot ") && again.stderr.contains("was run already"));
+    assert!(again.stderr.starts_with("leasehold: skipped: slot ") && again.stderr.contains("already ran"));
     assert_eq!(home.done(&[&run[..1], &["--quiet"], &run[1..]].concat()).expect(0).stderr, "");
     assert_eq!(home.read("ran").lines().count(), 1);
     assert_eq!((home.count("job", "granted"), home.count("job", "already_run")), (1, 2));

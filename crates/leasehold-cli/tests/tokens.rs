@@ -79,7 +79,7 @@ const RELEASE: Row = [
     (0, ""),
     (0, ""),
     (0, "was already released"),
-    (12, "no longer the holder's"),
+    (12, "no longer holds the lease"),
     (64, "not this"),
     (64, "never granted"),
 ];

@@ -29,12 +29,12 @@ pub fn encode<T: Serialize>(kind: &str, record: &T) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Decodes a record of this kind; `place` names the record in messages.
-pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Result<T> {
+/// Decodes a record of this kind; `name` names the record in messages.
+pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], name: &str) -> Result<T> {
     let corrupt = |what: &str| {
         Error::new(
             Kind::Corrupt,
-            format!("corrupt {kind} record `{place}`: {what}; it was left as it is, restore it from a backup"),
+            format!("corrupt {kind} record `{name}`: {what}; it was left as it is, restore it from a backup"),
         )
     };
     if bytes.len() > MAX_RECORD_BYTES {
@@ -54,7 +54,7 @@ pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Res
         version.strip_prefix('v').and_then(|v| v.parse().ok()).ok_or_else(|| corrupt("the version is not a number"))?;
     if version > FORMAT {
         let message = format!(
-            "{kind} record `{place}` has format {version}, this leasehold knows up to {FORMAT}; it was left as it is, \
+            "{kind} record `{name}` has format {version}, this leasehold knows up to {FORMAT}; it was left as it is, \
              upgrade leasehold"
         );
         return Err(Error::new(Kind::Unsupported, message));

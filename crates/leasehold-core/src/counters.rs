@@ -97,8 +97,8 @@ pub struct EndedRun {
 
 impl Counters {
     /// The counters in a record.
-    pub fn decode(bytes: &[u8], place: &str) -> Result<Self> {
-        codec::decode(KIND, bytes, place)
+    pub fn decode(bytes: &[u8], name: &str) -> Result<Self> {
+        codec::decode(KIND, bytes, name)
     }
 
     /// How often this happened.

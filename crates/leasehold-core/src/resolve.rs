@@ -100,7 +100,7 @@ pub struct Resolved {
     /// What the record says about the token.
     pub state: TokenState,
     /// Where the record was searched, for messages.
-    pub place: String,
+    pub location: String,
 }
 
 /// Finds the record of a token.
@@ -130,8 +130,8 @@ impl Resolver for Coordinator {
             TokenState::Live(live) => TokenState::Live(Live { trust_until, ..live }),
             other => other,
         };
-        let place = format!("store `{}`", self.store().capabilities().name);
-        Ok(Resolved { right: Right::Lease, epoch: seen.record.epoch, state, place })
+        let location = format!("store `{}`", self.store().capabilities().name);
+        Ok(Resolved { right: Right::Lease, epoch: seen.record.epoch, state, location })
     }
 
     fn watch(&self, token: &Token) -> Opening {
@@ -231,7 +231,7 @@ impl Resolved {
                 let message = format!(
                     "store regressed: token `{token}` was never granted by {}, {what}, and yet it is of its lineage: the store \
                      was restored from an old copy. Stop the job first, then move it past that epoch",
-                    self.place
+                    self.location
                 );
                 Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, held))
             }
@@ -239,7 +239,7 @@ impl Resolved {
                 let message = format!(
                     "not this {noun}: {} has a {noun} `{lease}` of lineage {lineage} (epoch {seen}), the token is of a {noun} \
                      `{lease}` of lineage {}; nothing was changed. Name the store that the token came from",
-                    self.place, token.lineage
+                    self.location, token.lineage
                 );
                 Error::new(Kind::Invalid, message)
             }
@@ -252,7 +252,7 @@ impl Resolved {
                 let message = format!(
                     "token `{token}` was never granted by {}: there is no {noun} `{lease}` in it{gone}; nothing was changed. \
                      Name the store that the token came from",
-                    self.place
+                    self.location
                 );
                 Error::new(Kind::Invalid, message)
             }

@@ -107,7 +107,7 @@ fn full() -> Ownership {
         }),
         paused: Some(mark("bob", "release week")),
         resumed: Some(mark("cyd", "all clear")),
-        drain: Some(Drain { asked: mark("dee", "node 7 goes down"), epoch: epoch(41), until: at(T0 + 300_500) }),
+        drain: Some(Drain::new(None, epoch(41), mark("dee", "node 7 goes down"), ttl(300))),
         forgotten: Some(mark("eve", "it was an experiment")),
         last_run: Some(at(T0 + 40)),
         archived: epoch(15),
@@ -171,20 +171,20 @@ fn a_million_mutations_never_pass_as_another_record() {
         let original = &valid[if round % 64 == 0 { 2 } else { round as usize % 2 }];
         let mut bytes = original.clone();
         for _ in 0..=dice.below(4) {
-            let place = dice.below(bytes.len().max(1)).min(bytes.len().saturating_sub(1));
+            let at = dice.below(bytes.len().max(1)).min(bytes.len().saturating_sub(1));
             match dice.below(6) {
                 _ if bytes.is_empty() => bytes.push(dice.next() as u8),
-                0 => bytes[place] = dice.next() as u8,
-                1 => bytes[place] ^= 1 << dice.below(8),
-                2 => bytes.insert(place, dice.next() as u8),
+                0 => bytes[at] = dice.next() as u8,
+                1 => bytes[at] ^= 1 << dice.below(8),
+                2 => bytes.insert(at, dice.next() as u8),
                 3 => {
-                    bytes.remove(place);
+                    bytes.remove(at);
                 }
-                4 => bytes.truncate(place),
+                4 => bytes.truncate(at),
                 _ => {
                     let from = dice.below(bytes.len());
                     let piece: Vec<u8> = bytes[from..].iter().take(dice.below(9)).copied().collect();
-                    bytes.splice(place..place, piece);
+                    bytes.splice(at..at, piece);
                 }
             }
         }

@@ -54,19 +54,19 @@ impl ArtifactGuard<WholeFile> {
     pub fn write_from(&self, token: &impl AsRef<Token>, mut payload: impl Read) -> Result<HighWater> {
         let token = token.as_ref();
         let scene = self.scene();
-        let place = self.locate()?;
-        let permits = Permits::open(scene, &place, token)?;
+        let artifact = self.locate()?;
+        let permits = Permits::open(scene, &artifact, token)?;
         permits.drop_abandoned();
         // The old file may be readable by few. The staged one must not be readable by more.
-        let mode = if place.found.is_some() { 0o600 } else { 0o666 };
+        let mode = if artifact.found.is_some() { 0o600 } else { 0o666 };
         let (stage, file) = permits.anchored(self.policy, |stage| {
             let file = permits.create(stage, mode)?;
             hold(&file)?;
             Ok(File::from(file))
         })?;
-        let written = fill(&scene, &file, &mut payload, place.found.as_ref()).and_then(|()| {
+        let written = fill(&scene, &file, &mut payload, artifact.found.as_ref()).and_then(|()| {
             permits.publish(self.policy, || {
-                Ok(rustix::fs::renameat(permits.fence(), stage.as_str(), &place.parent, &place.name)?)
+                Ok(rustix::fs::renameat(permits.fence(), stage.as_str(), &artifact.parent, &artifact.name)?)
             })
         });
         if written.is_err() {

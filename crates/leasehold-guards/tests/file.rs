@@ -367,9 +367,9 @@ impl Observer<FileStep> for Unsynced {
     }
 }
 
-/// A second sync after one that failed proves nothing, so what it was to make durable is made anew.
+/// A second sync after one that failed proves nothing, so what it was to make durable is made again.
 #[test]
-fn after_a_failed_sync_the_permit_and_the_fence_folder_are_made_anew() {
+fn after_a_failed_sync_the_permit_and_the_fence_folder_are_made_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let fence = folder.path().join(".out.fence");

@@ -119,22 +119,22 @@ impl Listener {
 
     /// Answers, for as long as it is polled.
     pub async fn serve(self, pages: Arc<dyn Pages>) {
-        let (places, turned_away) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Semaphore::new(CONNECTIONS)));
+        let (permits, turned_away) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Semaphore::new(CONNECTIONS)));
         loop {
             let Ok((stream, _)) = self.tcp.accept().await else {
                 tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
                 continue;
             };
-            if let Ok(place) = places.clone().try_acquire_owned() {
+            if let Ok(permit) = permits.clone().try_acquire_owned() {
                 let pages = pages.clone();
                 tokio::spawn(async move {
                     let _ = tokio::time::timeout(PATIENCE, converse(stream, pages)).await;
-                    drop(place);
+                    drop(permit);
                 });
-            } else if let Ok(place) = turned_away.clone().try_acquire_owned() {
+            } else if let Ok(permit) = turned_away.clone().try_acquire_owned() {
                 tokio::spawn(async move {
                     let _ = tokio::time::timeout(ASKING, turn_away(stream)).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
         }

@@ -110,7 +110,8 @@ async fn a_claim_that_expired_completes_nothing(store: Arc<dyn Store>) {
     let item = queue.inspect(id).await.unwrap().item;
     assert!(matches!(item.state, State::Done { .. }), "{:?}", item.state);
     assert_eq!(item.result, Some(payload("in time")));
-    assert!(queue.inspect(&stray.id).await.is_err(), "a refused completion adds nothing");
+    let missing = queue.inspect(&stray.id).await.expect_err("a refused completion adds nothing");
+    assert!(missing.kind() == Kind::Invalid && missing.to_string().contains("there is no item"), "{missing}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

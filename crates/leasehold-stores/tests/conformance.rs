@@ -39,9 +39,9 @@ async fn dir_keeps_every_promise() {
 async fn a_namespace_of_a_file_or_folder_keeps_every_promise_and_is_apart() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path().display();
-    for place in [format!("sqlite:{here}/x.db"), format!("dir:{here}/store")] {
+    for url in [format!("sqlite:{here}/x.db"), format!("dir:{here}/store")] {
         let (plain, team): (StoreUrl, StoreUrl) =
-            (place.parse().unwrap(), format!("{place}?namespace=team").parse().unwrap());
+            (url.parse().unwrap(), format!("{url}?namespace=team").parse().unwrap());
         exercise(&bench(vec![team.clone()])).await.assert_kept();
         leasehold_testbed::namespaces_are_apart(open(&plain).await.unwrap(), open(&team).await.unwrap()).await;
     }

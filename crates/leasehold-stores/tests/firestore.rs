@@ -133,13 +133,13 @@ async fn the_stand_in_is_strict() {
     let server = stand_in();
     store(&server).await.read(&key("x")).await.unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let place = "projects/demo/databases/(default)/documents";
+    let documents = "projects/demo/databases/(default)/documents";
     let ask = async |call: &str, token: &str, body: String| {
-        let url = format!("http://127.0.0.1:{}/v1/{place}{call}", server.port());
+        let url = format!("http://127.0.0.1:{}/v1/{documents}{call}", server.port());
         let request = client.post(url).header("authorization", token).header("content-type", "application/json");
         request.body(body).send().await.unwrap().status().as_u16()
     };
-    let document = format!("{place}/leases/default/lease/x");
+    let document = format!("{documents}/leases/default/lease/x");
     let update = |more: &str, condition: &str| {
         let update = format!(r#""update":{{"name":"{document}","fields":{{}}{more}}}"#);
         format!(r#"{{"writes":[{{{update}{condition}}}]}}"#)

@@ -59,8 +59,8 @@ async fn a_cluster_keeps_every_promise_wherever_the_namespace_is() {
     let hosts: Vec<String> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     // Namespaces whose slots are on all three nodes.
     for namespace in ["default", "team-a", "team-b", "team-c"] {
-        let place = format!("redis://{}?mode=cluster&namespace={namespace}", hosts.join(","));
-        let handle = store(&place).await;
+        let url = format!("redis://{}?mode=cluster&namespace={namespace}", hosts.join(","));
+        let handle = store(&url).await;
         assert!(matches!(handle.swap(&key("x"), None, b"1").await.unwrap(), Swap::Done { .. }));
         assert_eq!(handle.read(&key("x")).await.unwrap().value.unwrap().bytes, b"1");
     }

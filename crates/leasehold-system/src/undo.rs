@@ -25,7 +25,7 @@ crate::words! {
         /// A lane that ends unexpectedly is replaced.
         LanesNotReplaced = "lanes-not-replaced",
         /// A lane's folder that a cleaner removed is created again.
-        LaneFolderNotMadeAnew = "lane-folder-not-made-anew",
+        LaneFolderNotMadeAgain = "lane-folder-not-made-again",
         /// An item whose command cannot be started fails that attempt, and the lane continues.
         UnreadyItemEndsTheLane = "unready-item-ends-the-lane",
         /// A file that cannot be read uses up its attempts.

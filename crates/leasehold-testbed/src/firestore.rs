@@ -120,22 +120,22 @@ impl StandIn {
             return Err(Refusal(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", message.into()));
         }
         let path = uri.path().strip_prefix("/v1/projects/").filter(|_| method == Method::POST && uri.query().is_none());
-        let Some((place, call)) = path.and_then(|path| path.rsplit_once(':')) else {
+        let Some((resource, call)) = path.and_then(|path| path.rsplit_once(':')) else {
             return Err(Refusal(StatusCode::NOT_FOUND, "", "no such method".into()));
         };
         if !is(headers, "application/json") {
             return Err(invalid("the request is not JSON"));
         }
         let question: Value = serde_json::from_slice(body).map_err(|e| invalid(e.to_string()))?;
-        let (database, room) = place.split_once("/documents").unwrap_or((place, ""));
+        let (database, parent) = resource.split_once("/documents").unwrap_or((resource, ""));
         if database != format!("{PROJECT}/databases/(default)") {
             let message = format!("The database (default) does not exist for project {database}");
             return Err(Refusal(StatusCode::NOT_FOUND, "NOT_FOUND", message));
         }
-        match (call, room) {
+        match (call, parent) {
             ("batchGet", "") => self.records.batch_get(&question),
             ("commit", "") => self.records.commit(&question),
-            ("runQuery", room) => self.records.run_query(room.trim_start_matches('/'), &question),
+            ("runQuery", parent) => self.records.run_query(parent.trim_start_matches('/'), &question),
             _ => Err(Refusal(StatusCode::NOT_FOUND, "", "no such method".into())),
         }
     }

@@ -26,7 +26,7 @@ pub(crate) const PAGING: &str = "scheduler-3";
 #[derive(Debug)]
 pub(crate) struct Member {
     pub name: String,
-    pub place: Location,
+    pub location: Location,
     words: Vec<String>,
     store: String,
     user: Option<usize>,
@@ -46,9 +46,9 @@ pub(crate) struct Fleet(pub Vec<Member>);
 impl Fleet {
     pub(crate) fn new(site: &Site, server: &str) -> Self {
         let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
-        let member = |name: &str, place, words: Vec<String>, store: &str, user| Member {
+        let member = |name: &str, location, words: Vec<String>, store: &str, user| Member {
             name: name.into(),
-            place,
+            location,
             has_lanes: words[0] == "work",
             words,
             store: store.to_owned(),
@@ -60,7 +60,8 @@ impl Fleet {
             ended: None,
         };
         let embedded = site.embedded();
-        let schedule = |place| words(&format!("schedule run --quiet --file {}", site.write_jobs(place).display()));
+        let schedule =
+            |location| words(&format!("schedule run --quiet --file {}", site.write_jobs(location).display()));
         let work = |queue: &str, ttl| {
             let text = format!("work {} -j {LANES} --ttl {ttl}s --grace 500ms --", site.queue(queue));
             [words(&text), site.command_words().to_vec()].concat()
@@ -82,7 +83,7 @@ impl Fleet {
     pub(crate) fn tend(&mut self, site: &Site, server_is_there: bool, was_away: impl Fn(u64, u64) -> bool) {
         for member in &mut self.0 {
             member.notice_end(&was_away);
-            let can = member.place != Location::Server || server_is_there;
+            let can = member.location != Location::Server || server_is_there;
             if member.child.is_none() && can && now_ms() >= member.again_at {
                 member.start(site);
             }
@@ -138,7 +139,7 @@ impl Fleet {
             let said = std::fs::read_to_string(site.actor_log(&member.name)).unwrap_or_default();
             let mut lost_lanes = lane_codes(&said);
             // A store that is away at the start is most likely misspelt, and said to be.
-            lost_lanes.retain(|code| member.place != Location::Server || !NO_STORE.contains(code));
+            lost_lanes.retain(|code| member.location != Location::Server || !NO_STORE.contains(code));
             actors.push(Actor { name: member.name, ended: member.ended, told, lanes, lost_lanes });
         }
         actors
@@ -168,7 +169,7 @@ impl Member {
         let at_start = now < self.started + START_MS && NO_STORE.contains(&code);
         // A store that is away at the start is most likely misspelt, and said to be.
         let excused =
-            self.place == Location::Server && at_start && was_away(self.started.saturating_sub(SETTLED_MS), now);
+            self.location == Location::Server && at_start && was_away(self.started.saturating_sub(SETTLED_MS), now);
         if !self.killed && !excused && self.ended.is_none() {
             println!("torture: {} ended by itself with {code}", self.name);
             self.ended = Some((now, code));

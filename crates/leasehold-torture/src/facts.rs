@@ -20,7 +20,7 @@ pub(crate) enum Location {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Work {
     pub name: String,
-    pub place: Location,
+    pub location: Location,
     pub ttl_ms: u64,
     /// Of a job: what lies between two slots. Of a queue: 0.
     pub period_ms: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Work {
 impl Work {
     /// Whether a scheduler, worker or lane of this owner is to run it.
     pub(crate) fn is_of(&self, owner: &str) -> bool {
-        if self.is_job() { owner == format!("{:?}", self.place) } else { owner == self.name }
+        if self.is_job() { owner == format!("{:?}", self.location) } else { owner == self.name }
     }
 
     pub(crate) const fn is_job(&self) -> bool {

@@ -50,7 +50,8 @@ impl Watcher {
     pub(crate) fn items(&self) -> (Vec<Item>, u64) {
         let (mut items, mut due) = (Vec::new(), 0);
         for work in self.works.iter().filter(|work| !work.is_job()) {
-            let listed = self.client.ask(work.place, &["queue", "ls", &self.client.site.queue(&work.name), "--json"]);
+            let listed =
+                self.client.ask(work.location, &["queue", "ls", &self.client.site.queue(&work.name), "--json"]);
             for value in listed.as_ref().and_then(Value::as_array).into_iter().flatten() {
                 let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
                 let (state, epoch) = (text("state"), value["epoch"].as_u64().unwrap_or(0));
@@ -65,8 +66,8 @@ impl Watcher {
 }
 
 impl Client {
-    fn ask(&self, place: Location, words: &[&str]) -> Option<Value> {
-        let store = if place == Location::Server { self.server.clone() } else { self.site.embedded() };
+    fn ask(&self, location: Location, words: &[&str]) -> Option<Value> {
+        let store = if location == Location::Server { self.server.clone() } else { self.site.embedded() };
         let output = self.site.verb(words, &store, None).output().unwrap();
         // `queue ls` says by its code that something is damaged, and shows the rest.
         serde_json::from_slice(&output.stdout).ok()
@@ -74,8 +75,8 @@ impl Client {
 
     /// Adds what the job's journal and its lease's history say now.
     fn slots(&self, work: &Work, found: &Mutex<BTreeMap<String, Slots>>) {
-        let runs = self.ask(work.place, &["runs", &work.name, "--json"]);
-        let history = self.ask(work.place, &["history", &work.name, "--json"]);
+        let runs = self.ask(work.location, &["runs", &work.name, "--json"]);
+        let history = self.ask(work.location, &["history", &work.name, "--json"]);
         let mut found = found.lock().unwrap();
         let slots = found.entry(work.name.clone()).or_default();
         for run in runs.as_ref().and_then(Value::as_array).into_iter().flatten() {

@@ -76,9 +76,9 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
 }
 
 /// What the system says of a process, by its place after the name.
-fn stat<T: std::str::FromStr>(pid: i32, place: usize) -> Option<T> {
+fn stat<T: std::str::FromStr>(pid: i32, index: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(place)?.parse().ok()
+    stat.rsplit(')').next()?.split_whitespace().nth(index)?.parse().ok()
 }
 
 /// Sends a signal to one that is ours.

@@ -107,7 +107,7 @@ fn storm(root: &Path, leasehold: &Path, options: &Options) -> History {
     leave_nobody(&site);
     let mut slots = watcher.slots();
     for work in works.iter().filter(|work| work.is_job()) {
-        let until = if work.place == Location::Server { due_to.0 } else { due_to.1 };
+        let until = if work.location == Location::Server { due_to.0 } else { due_to.1 };
         slots.entry(work.name.clone()).or_default().due_to = until;
     }
     let (items, _) = watcher.items();
@@ -146,7 +146,7 @@ fn settle(
             .iter()
             .filter(|work| work.is_job() && !world.damaged.contains(&work.name))
             .filter_map(|work| {
-                let until = if work.place == Location::Server { due_to.0 } else { due_to.1 };
+                let until = if work.location == Location::Server { due_to.0 } else { due_to.1 };
                 let known = slots.get(&work.name)?;
                 let seen = known.seen.range(..=until);
                 let latest = seen.clone().next_back().map_or(0, |(slot, _)| *slot);

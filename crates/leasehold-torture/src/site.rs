@@ -27,7 +27,7 @@ const SPOOL_BACKOFF_MS: u64 = 10_000;
 /// A job: its name, its TTL and its period in seconds, how long it runs, and more lines of its table.
 struct JobPlan {
     name: &'static str,
-    place: Location,
+    location: Location,
     ttl_s: u64,
     period_s: u64,
     run_ms: &'static str,
@@ -48,13 +48,13 @@ const JOBS: [JobPlan; 8] = [
 
 const fn job(
     name: &'static str,
-    place: Location,
+    location: Location,
     ttl_s: u64,
     period_s: u64,
     run_ms: &'static str,
     more: &'static str,
 ) -> JobPlan {
-    JobPlan { name, place, ttl_s, period_s, run_ms, more, code: 0 }
+    JobPlan { name, location, ttl_s, period_s, run_ms, more, code: 0 }
 }
 
 /// The jobs whose journals are overwritten.
@@ -62,9 +62,9 @@ pub(crate) const HURT: [&str; 2] = ["hurt", "wound"];
 
 /// Everything that is judged.
 pub(crate) fn works() -> Vec<Work> {
-    let queue = |name: &str, place, ttl_s: u64, backoff_ms, lanes| Work {
+    let queue = |name: &str, location, ttl_s: u64, backoff_ms, lanes| Work {
         name: name.into(),
-        place,
+        location,
         ttl_ms: ttl_s * 1_000,
         period_ms: 0,
         lanes,
@@ -72,7 +72,7 @@ pub(crate) fn works() -> Vec<Work> {
     };
     let jobs = JOBS.iter().map(|job| Work {
         name: job.name.into(),
-        place: job.place,
+        location: job.location,
         ttl_ms: job.ttl_s * 1_000,
         period_ms: job.period_s * 1_000,
         lanes: 1,
@@ -201,10 +201,10 @@ impl Site {
     }
 
     /// Writes the jobs of this place; gives the file.
-    pub(crate) fn write_jobs(&self, place: Location) -> PathBuf {
+    pub(crate) fn write_jobs(&self, location: Location) -> PathBuf {
         let [program, word] = self.command_words();
         let mut text = String::new();
-        for job in JOBS.iter().filter(|job| job.place == place) {
+        for job in JOBS.iter().filter(|job| job.location == location) {
             let JobPlan { name, ttl_s, period_s, run_ms, more, code, .. } = job;
             // One of them by a cron line, which means the same.
             let when = match *name {
@@ -222,14 +222,14 @@ impl Site {
                 if *ttl_s >= AIMED_TTL_S { "1" } else { "" },
             ));
         }
-        if place == Location::Embedded {
+        if location == Location::Embedded {
             for number in 0..IDLE_JOBS {
                 text.push_str(&format!(
                     "[[job]]\nname = \"idle-{number}\"\ncron = \"0 0 29 2 *\"\ncommand = \"true\"\n\n"
                 ));
             }
         }
-        let path = self.root.join(format!("{place:?}.toml"));
+        let path = self.root.join(format!("{location:?}.toml"));
         std::fs::write(&path, text).unwrap();
         path
     }

@@ -12,7 +12,7 @@ const fn verdicts(fix: Fix) -> &'static [Promise] {
         Fix::InterruptedSlotLeft => &[Promise::EverySlotHasAFate],
         Fix::ItemsWaitForTheClock | Fix::ItemDeadlineNotShortened => &[Promise::NothingIsStuck],
         Fix::RecordBudgetNotKept => &[Promise::TheEndIsTold, Promise::EveryItemEnds],
-        Fix::LaneFolderNotMadeAnew | Fix::UnreadableFileLeftUntried => {
+        Fix::LaneFolderNotMadeAgain | Fix::UnreadableFileLeftUntried => {
             &[Promise::EveryItemEnds, Promise::NothingIsStuck]
         }
         Fix::SignOfLifeNeedsTheOwner => &[Promise::NoRunIsStopped],

@@ -224,8 +224,8 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     async fn claim(claimer: &mut Self::Claimer, wait: Wait) -> Result<Option<Self::Grant>>;
 
     /// A claimed item in the form that a keeper renews while it is worked on.
-    fn tenancy(&self, grant: Self::Grant) -> Kept<Self> {
-        Kept { backlog: self.clone(), clock: self.clock(), grant }
+    fn tenancy(&self, grant: Self::Grant) -> KeptItem<Self> {
+        KeptItem { backlog: self.clone(), clock: self.clock(), grant }
     }
 
     /// The worker's own clock, by which it counts its trust windows.
@@ -320,14 +320,14 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
 
 /// A claimed item that a keeper renews.
 #[derive(Debug)]
-pub struct Kept<B: Backlog> {
+pub struct KeptItem<B: Backlog> {
     backlog: B,
     clock: Arc<dyn Clock>,
     grant: B::Grant,
 }
 
 #[async_trait]
-impl<B: Backlog> Tenancy for Kept<B> {
+impl<B: Backlog> Tenancy for KeptItem<B> {
     type Grant = B::Grant;
 
     fn clock(&self) -> &Arc<dyn Clock> {

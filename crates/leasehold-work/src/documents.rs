@@ -11,13 +11,13 @@ use leasehold_core::{Counters, Error, Key, Kind, LeaseName, Result, Shelf};
 /// Refuses a document that nobody could read on its shelf. Returns the lease
 /// that it is about, if its name does not say so.
 pub fn check(key: &Key, bytes: &[u8]) -> Result<Option<LeaseName>> {
-    let place = key.name.as_str();
+    let name = key.name.as_str();
     match key.shelf {
-        Shelf::Counters => Counters::decode(bytes, place).map(|_| None),
-        Shelf::Runs => journal::check(bytes, place).map(|()| None),
-        Shelf::Job => definition::check(bytes, place).map(|()| None),
-        Shelf::Watch => board::check(bytes, place).map(|()| None),
-        Shelf::Output => output::subject(bytes, place),
+        Shelf::Counters => Counters::decode(bytes, name).map(|_| None),
+        Shelf::Runs => journal::check(bytes, name).map(|()| None),
+        Shelf::Job => definition::check(bytes, name).map(|()| None),
+        Shelf::Watch => board::check(bytes, name).map(|()| None),
+        Shelf::Output => output::subject(bytes, name),
         _ => Err(Error::new(Kind::Unsupported, format!("`{key}` is no document that a client may write"))),
     }
 }

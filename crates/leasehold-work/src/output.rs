@@ -1,7 +1,7 @@
 //! The end of each run's output, in a small record of its own.
 //!
-//! Promise: there are never more records than a [`Ring`] has places, and a record is never replaced by one of an older
-//! epoch. Non-promise: it is written best effort, and no decision depends on it. A place is reused by the next run that
+//! Promise: there are never more records than a [`Ring`] may have, and a record is never replaced by one of an older
+//! epoch. Non-promise: it is written best effort, and no decision depends on it. A record is replaced by the next run that
 //! maps to it: of a lease, the newest runs are kept; of a queue, about as many.
 
 use crate::digest::digest;
@@ -62,38 +62,38 @@ pub struct RunOutput {
     pub tail: String,
 }
 
-/// A place of the ring; none if nothing was stored there yet.
+/// A record of the ring; none if nothing was stored there yet.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Place(Option<RunOutput>);
+struct OutputEntry(Option<RunOutput>);
 
 /// The lease or item whose run's output is in such a record; an error if the bytes are not one.
-pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
-    let Place(kept) = codec::decode(KIND, bytes, place)?;
+pub fn subject(bytes: &[u8], name: &str) -> Result<Option<LeaseName>> {
+    let OutputEntry(kept) = codec::decode(KIND, bytes, name)?;
     Ok(kept.map(|kept| kept.lease))
 }
 
-/// The places in which the output of one lease's, or one queue's, runs is stored.
+/// The records in which the output of one lease's, or one queue's, runs is stored.
 ///
 /// A lineage is no proof of whose a record is: whoever has seen it can have a lease of that lineage. So a ring knows its lease, and
-/// what is stored in its places for another is not listed.
+/// what is stored in its records for another is not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
     folder: String,
     /// Whose runs it is for; none of a queue, whose folder says it.
     lease: Option<LeaseName>,
-    places: u64,
+    records: u64,
 }
 
 impl Ring {
     /// The ring of a lease with this lineage.
-    pub fn of_lease(lease: &LeaseName, lineage: Lineage, places: u64) -> Self {
-        Ring { folder: lineage.to_string(), lease: Some(lease.clone()), places: places.max(1) }
+    pub fn of_lease(lease: &LeaseName, lineage: Lineage, records: u64) -> Self {
+        Ring { folder: lineage.to_string(), lease: Some(lease.clone()), records: records.max(1) }
     }
 
     /// The ring of a queue.
-    pub fn of_queue(queue: &QueueName, places: u64) -> Self {
-        Ring { folder: format!("{}/{queue}", LeaseName::ITEMS), lease: None, places: places.max(1) }
+    pub fn of_queue(queue: &QueueName, records: u64) -> Self {
+        Ring { folder: format!("{}/{queue}", LeaseName::ITEMS), lease: None, records: records.max(1) }
     }
 
     /// Whether the output of this lease or item is stored here.
@@ -104,22 +104,22 @@ impl Ring {
         }
     }
 
-    /// The place for the run of this token. All runs of one item share a place.
-    pub fn place(&self, token: &Token) -> Result<LeaseName> {
+    /// The name of the record for the run of this token. All runs of one item share a record.
+    pub fn record_name(&self, token: &Token) -> Result<LeaseName> {
         let number = match token.lease.folder() {
             Some(LeaseName::ITEMS) => digest([token.lease.as_str()]) as u64,
             _ => token.epoch.get(),
         };
-        LeaseName::new(format!("{}/{:05}", self.folder, number % self.places))
+        LeaseName::new(format!("{}/{:05}", self.folder, number % self.records))
     }
 }
 
 /// Writes the end of a run's output; returns the record's name. `at` is set from the store's time.
 pub async fn write(coordinator: &Coordinator, ring: &Ring, token: &Token, output: &RunOutput) -> Result<LeaseName> {
-    let name = ring.place(token)?;
-    let decide = |found: &Place, now: Timestamp| {
+    let name = ring.record_name(token)?;
+    let decide = |found: &OutputEntry, now: Timestamp| {
         let is_newer = |found: &RunOutput| found.lease == output.lease && found.epoch > output.epoch;
-        let next = Place(Some(RunOutput { at: now, ..output.clone() }));
+        let next = OutputEntry(Some(RunOutput { at: now, ..output.clone() }));
         Ok(Some(next).filter(|_| !found.0.as_ref().is_some_and(is_newer)))
     };
     // Written again, it is the same.
@@ -128,7 +128,7 @@ pub async fn write(coordinator: &Coordinator, ring: &Ring, token: &Token, output
     Ok(name)
 }
 
-/// The record in a place that a journal names, if there is one: one read.
+/// The record that a journal names, if there is one: one read.
 pub async fn at(coordinator: &Coordinator, name: &LeaseName) -> Result<Option<RunOutput>> {
     Ok(document(coordinator, name).look(coordinator.clock().now()).await?.record.0)
 }
@@ -136,7 +136,7 @@ pub async fn at(coordinator: &Coordinator, name: &LeaseName) -> Result<Option<Ru
 /// The stored outputs of a lease or a queue, oldest first. Records that cannot be read, or are another lease's, are left out.
 pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutput>> {
     let below = format!("{}/", ring.folder);
-    // Just before the first place: other names may come between the folder's and its contents.
+    // Just before the first record: other names may come between the folder's and its contents.
     let mut after = LeaseName::new(format!("{below}0"))?;
     let mut found = Vec::new();
     loop {
@@ -147,7 +147,7 @@ pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutpu
                 found.sort_by_key(|output: &RunOutput| (output.at, output.epoch));
                 return Ok(found);
             }
-            let kept = codec::decode::<Place>(KIND, &value.bytes, name.as_str()).ok().and_then(|place| place.0);
+            let kept = codec::decode::<OutputEntry>(KIND, &value.bytes, name.as_str()).ok().and_then(|entry| entry.0);
             found.extend(kept.filter(|kept| ring.is_for(&kept.lease)));
             after = name;
         }
@@ -158,7 +158,7 @@ pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutpu
     }
 }
 
-fn document<'a>(coordinator: &'a Coordinator, name: &LeaseName) -> Document<'a, Place> {
+fn document<'a>(coordinator: &'a Coordinator, name: &LeaseName) -> Document<'a, OutputEntry> {
     let what = format!("the output record `{name}`");
     Document::new(coordinator.store().as_ref(), Key::new(Shelf::Output, name), KIND, what)
 }

@@ -1,8 +1,8 @@
 //! Presence: which servers, schedulers and workers there are, and when each last reported.
 //!
-//! Each such process maintains one small record, with the store's time, in a numbered place of its host. A process that
+//! Each such process maintains one small record, with the store's time, under a number of its host. A process that
 //! ends removes it. The record of a killed process is shown as silent for a day, unless a new process of the same host
-//! needs the place. So there are never more records than there were processes at once.
+//! needs the number. So there are never more records than there were processes at once.
 //!
 //! Promise: best effort in the background. Nothing waits for it but the end of the
 //! process, and that for at most a second; if the store refuses a record, no more are
@@ -32,8 +32,8 @@ pub const SILENT: Duration = Duration::from_secs(150);
 pub const SHOWN: Duration = Duration::from_secs(24 * 3_600);
 /// How long removing the record may take when the process ends.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Places for processes of one role on one host. More processes are not recorded.
-const PLACES: usize = 64;
+/// Records for processes of one role on one host. More processes are not recorded.
+const RECORDS: usize = 64;
 /// How many old records a new process reads, to remove those that are no longer shown.
 const MAX_SWEPT: usize = 500;
 
@@ -111,7 +111,7 @@ impl Presence {
         now.saturating_since(self.heard) >= SHOWN
     }
 
-    fn place(&self, number: usize) -> Result<Key> {
+    fn record_key(&self, number: usize) -> Result<Key> {
         let fit = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let host: String = self.host.chars().map(fit).take(64).collect();
         let host = if host.is_empty() { "_" } else { &host };
@@ -232,7 +232,7 @@ fn is_temporary(error: &Error) -> bool {
 struct Announcer {
     store: Arc<dyn Store>,
     own: Presence,
-    /// The record's key, once it has a place.
+    /// The record's key, once it has one.
     at: Option<Key>,
 }
 
@@ -246,19 +246,19 @@ impl Announcer {
                 self.put(&key, Some(&value.revision), reading.now).await?;
                 return Ok(());
             }
-            // Another process has taken the place, because this one did not report for long.
+            // Another process has taken the record, because this one did not report for long.
             self.at = None;
         }
-        self.take_a_place().await
+        self.take_a_record().await
     }
 
-    async fn take_a_place(&mut self) -> Result<()> {
+    async fn take_a_record(&mut self) -> Result<()> {
         let now = self.sweep().await?;
-        let before = self.own.place(0)?.name;
+        let before = self.own.record_key(0)?.name;
         let before = LeaseName::new(before.as_str().trim_end_matches(char::is_numeric).to_owned() + "-")?;
-        let page = self.store.list(Shelf::Presence, Range::new(Some(&before), PLACES)).await?;
-        for number in 0..PLACES {
-            let key = self.own.place(number)?;
+        let page = self.store.list(Shelf::Presence, Range::new(Some(&before), RECORDS)).await?;
+        for number in 0..RECORDS {
+            let key = self.own.record_key(number)?;
             let found = page.entries.iter().find(|(name, _)| *name == key.name).map(|(_, value)| value);
             let is_free = |value: &leasehold_core::store::Versioned| {
                 read(&key.name, value).is_none_or(|found| found.nonce == self.own.nonce || found.is_silent(now))
@@ -392,10 +392,10 @@ mod tests {
     #[tokio::test]
     async fn of_one_host_so_many_are_recorded_and_no_more() {
         let (_, store) = store();
-        for pid in 0..PLACES as u32 + 3 {
+        for pid in 0..RECORDS as u32 + 3 {
             announcer(&store, Role::Worker, "box", pid).tell().await.unwrap();
         }
-        assert_eq!(pids(&store).await.len(), PLACES);
+        assert_eq!(pids(&store).await.len(), RECORDS);
     }
 
     #[tokio::test]

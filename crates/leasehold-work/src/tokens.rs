@@ -35,7 +35,7 @@ use leasehold_core::{Coordinator, Drain, Error, Kind, Live, Remedy, Resolved, Re
 pub struct Tokens {
     coordinator: Option<Coordinator>,
     spools: Vec<Spool>,
-    place: Option<String>,
+    location: Option<String>,
 }
 
 /// The result of a renewal.
@@ -62,8 +62,8 @@ impl Tokens {
 
     /// Sets the store's name in messages.
     #[must_use]
-    pub fn with_store_name(mut self, place: impl Into<String>) -> Self {
-        self.place = Some(place.into());
+    pub fn with_store_name(mut self, location: impl Into<String>) -> Self {
+        self.location = Some(location.into());
         self
     }
 
@@ -149,8 +149,8 @@ impl Resolver for Tokens {
                 return off_runtime(move || spool.resolve(&token)).await;
             }
         };
-        if let Some(place) = &self.place {
-            found.place.clone_from(place);
+        if let Some(location) = &self.location {
+            found.location.clone_from(location);
         }
         Ok(found)
     }

@@ -404,15 +404,15 @@ async fn a_large_payload_is_claimed_though_the_line_does_not_carry_it() {
 }
 
 #[tokio::test]
-async fn a_waiting_worker_is_woken_by_the_bell() {
+async fn a_waiting_worker_is_woken_by_the_wake_record() {
     let store = Arc::new(MemoryStore::default());
-    let queue = Queue::new(store, "bell".parse().unwrap());
+    let queue = Queue::new(store, "wake".parse().unwrap());
     let mut claimer = Claimer::new(queue.clone(), None, ttl()).unwrap();
     let waiting = tokio::spawn(async move { claimer.next().await.unwrap() });
     tokio::task::yield_now().await;
-    queue.add(item("ding")).await.unwrap();
+    queue.add(item("hello")).await.unwrap();
     let grant = tokio::time::timeout(Duration::from_secs(3), waiting).await.unwrap().unwrap();
-    assert_eq!(text(&grant), "ding");
+    assert_eq!(text(&grant), "hello");
 }
 
 #[test]

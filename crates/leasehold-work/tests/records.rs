@@ -27,7 +27,7 @@ const OUTPUT: &str = include_str!("golden/v1-output.record");
 
 const IN_LINE: &str = include_str!("golden/v1-line-copied.record");
 const ASIDE: &str = include_str!("golden/v1-line.record");
-const BELL: &str = include_str!("golden/v1-bell.record");
+const WAKE: &str = include_str!("golden/v1-wake.record");
 
 const T0: u64 = 1_700_000_000_000;
 
@@ -231,9 +231,9 @@ fn every_flipped_bit_and_every_cut_of_an_item_and_a_journal_is_noticed() {
     assert_eq!(Item::decode(RUNS.as_bytes(), "x").unwrap_err().kind(), Kind::Corrupt);
 }
 
-/// An entry in line, the one aside while the item is claimed, and the bell, as they lie in a store.
+/// An entry in line, the one aside while the item is claimed, and the wake record, as they are stored.
 #[tokio::test]
-async fn places_in_line_and_bells_are_pinned() {
+async fn positions_in_line_and_wake_records_are_pinned() {
     let clock = Arc::new(ManualClock::default());
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
     let queue = Queue::with_clock(store.clone(), "mail".parse().unwrap(), clock);
@@ -256,9 +256,9 @@ async fn places_in_line_and_bells_are_pinned() {
     assert!(matches!(claimer.claim().await.unwrap(), Claimed::Item(_)));
     let deadline = began + 90_000;
     assert_eq!(on(Shelf::Line).await, (format!("mail/-/{deadline:015}/k.a/1"), ASIDE.to_owned()));
-    // Its nonce is another each time; the one in the file is read, and a ring replaces it.
-    let (name, rung) = on(Shelf::Queue).await;
-    assert_eq!((name.as_str(), rung.len(), rung == BELL), ("mail", BELL.len(), false));
+    // Its nonce is another each time; each wake replaces it.
+    let (name, woken) = on(Shelf::Queue).await;
+    assert_eq!((name.as_str(), woken.len(), woken == WAKE), ("mail", WAKE.len(), false));
     let shape = |text: &str| text.split(['"', ' ']).map(|word| word.len()).collect::<Vec<_>>();
-    assert_eq!((shape(&rung), &rung[..17]), (shape(BELL), &BELL[..17]));
+    assert_eq!((shape(&woken), &woken[..17]), (shape(WAKE), &WAKE[..17]));
 }

@@ -87,7 +87,7 @@ impl Held {
     /// Releases the lease, and says how the work went. While the store is away, it retries for as long as the lease lasts.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if it was no longer ours: nothing was changed then. Otherwise what the store said last; the lease runs
+    /// [`Kind::Lost`] if it was already lost: nothing was changed then. Otherwise what the store said last; the lease runs
     /// out by itself.
     pub async fn release(self, outcome: Outcome) -> Result<()> {
         let token = self.token.clone();
@@ -182,7 +182,7 @@ impl Tenure {
     /// Says how far the work has come: one line of at most 200 bytes.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if the lease is no longer ours.
+    /// [`Kind::Lost`] if the lease was already lost.
     pub async fn progress(&self, marker: &str) -> Result<()> {
         let report = Report { marker: Some(Line::named("progress", marker)?), checkpoint: None };
         self.report(report).await
@@ -191,7 +191,7 @@ impl Tenure {
     /// Leaves what the next holder needs to carry on from here: any text of at most 4096 bytes. It counts as progress.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if the lease is no longer ours.
+    /// [`Kind::Lost`] if the lease was already lost.
     pub async fn checkpoint(&self, text: &str) -> Result<()> {
         let report = Report { marker: None, checkpoint: Some(Checkpoint::new(text)?) };
         self.report(report).await

@@ -25,7 +25,7 @@ use leasehold_core::{
     Checkpoint, Coordinator, Drain, Error, Keeper, KeeperState, Kind, Label, Line, Loss, Result, Token, Ttl,
 };
 use leasehold_work::Backlog;
-use leasehold_work::backlog::{Addition, Kept};
+use leasehold_work::backlog::{Addition, KeptItem};
 use leasehold_work::queue::{self as work, Claimer, ItemGrant, Payload, Reason};
 use std::ops::Deref;
 use std::pin::pin;
@@ -240,7 +240,7 @@ impl Worker {
 #[must_use = "dropped, it is no longer renewed, and goes back to the queue after its TTL"]
 pub struct Claimed {
     attempt: Attempt,
-    keeper: Keeper<Kept<work::Queue>>,
+    keeper: Keeper<KeptItem<work::Queue>>,
 }
 
 /// One attempt at an item, as seen by the work that is done in it. It can be cloned and passed on; it does not keep the item,
@@ -289,7 +289,7 @@ impl Attempt {
     /// Says how far the work has come: one line of at most 200 bytes.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if the item is no longer ours.
+    /// [`Kind::Lost`] if the item was already lost.
     pub async fn progress(&self, marker: &str) -> Result<()> {
         let report = Report { marker: Some(Line::named("progress", marker)?), checkpoint: None };
         self.queue.progress(self.token(), report).await
@@ -298,7 +298,7 @@ impl Attempt {
     /// Leaves what the next attempt needs: any text of at most 4096 bytes.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if the item is no longer ours.
+    /// [`Kind::Lost`] if the item was already lost.
     pub async fn checkpoint(&self, text: &str) -> Result<()> {
         let report = Report { marker: None, checkpoint: Some(Checkpoint::new(text)?) };
         self.queue.progress(self.token(), report).await
@@ -320,7 +320,7 @@ impl Claimed {
     /// Completes it.
     ///
     /// # Errors
-    /// [`Kind::Fenced`] if it was no longer ours: it is not completed then. Otherwise what the store said last; the item is
+    /// [`Kind::Fenced`] if it was already lost: it is not completed then. Otherwise what the store said last; the item is
     /// tried again after its TTL.
     pub async fn complete(self) -> Result<()> {
         self.complete_with(None::<Vec<u8>>, Vec::new()).await

@@ -70,7 +70,7 @@ pub enum AgentsVerb {
     Print(AgentsPrint),
     /// Merge it into the host's settings, after showing the difference
     #[command(
-        after_help = "What is there stays as it is, comments too; a setting that says something else is left and said. Other files \
+        after_help = "What is there stays as it is, comments too; a setting that says something else is left as it is and reported. Other files \
                       are not touched.\n\nExamples:\n  leasehold agents install claude --dry-run\n  \
                       leasehold agents install codex --yes"
     )]

@@ -165,7 +165,7 @@ Examples:\n  \
                       leasehold rewind nightly-report --why 'the database server was a year ahead'"
     )]
     Rewind(Operate),
-    /// Drop what is known of a lease that has been free for more than a day, but for its epoch
+    /// Drop what is known of a lease that has been free for more than a day, except its epoch
     #[command(
         after_help = "Its history, progress, checkpoint and counters are dropped, and `ls` no longer shows it. A tombstone stays, so that its epochs \
                       go on from there if the name is used again: guards refuse old tokens as before. It cannot be taken back.\n\nExamples:\n  \

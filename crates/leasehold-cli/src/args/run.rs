@@ -100,7 +100,7 @@ pub struct Run {
 // The slot that a run is for, and how often it is tried. Not for clap, which would take it for what `run` is about.
 #[derive(Debug, Default, Args)]
 pub struct RunSlot {
-    /// Run the newest due slot of this schedule, unless it was run: five or six cron fields, @daily, or `@every 45m`
+    /// Run the newest due slot of this schedule, unless it already ran: five or six cron fields, @daily, or `@every 45m`
     #[arg(long, value_name = "CRON", conflicts_with_all = ["or", "limit", "token"])]
     pub slot: Option<String>,
     /// The time zone of --slot, by its IANA name [default: UTC]

@@ -58,7 +58,7 @@ pub enum ScheduleVerb {
     /// Run a job now, as a slot of its own
     #[command(after_help = "Examples:\n  leasehold schedule trigger nightly-report")]
     Trigger(OfJob),
-    /// Let slots of a job pass, until it is resumed
+    /// Skip a job's slots until it is resumed
     #[command(after_help = "Examples:\n  leasehold schedule pause nightly-report --why 'the database moves'")]
     Pause(Operate),
     /// Run a job's slots again
@@ -137,7 +137,7 @@ pub struct Install {
     /// Print it to standard output instead of writing it
     #[arg(long)]
     pub print: bool,
-    /// Write over a file that says something else
+    /// Overwrite a file that says something else
     #[arg(long, conflicts_with = "print")]
     pub force: bool,
     /// For which service manager [default: this system's]

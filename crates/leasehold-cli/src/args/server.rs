@@ -20,7 +20,7 @@ pub struct Serve {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
     pub listen: String,
-    /// The certificate to show, with those that lead to its authority, in PEM; it is read anew when it changes
+    /// The certificate to show, with those that lead to its authority, in PEM; it is reloaded when it changes
     #[arg(long, value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
@@ -29,7 +29,7 @@ pub struct Serve {
     /// Listen beyond this machine without TLS, although everybody between can read the keys
     #[arg(long, conflicts_with = "tls_cert")]
     pub insecure_listen: bool,
-    /// What every path begins with, such as /leases, behind a proxy that hands on paths as they are
+    /// What every path begins with, such as /leases, behind a proxy that passes paths on as they are
     #[arg(long, value_name = "PATH")]
     pub path_prefix: Option<String>,
     /// Write the first key to this new file, which only its owner can read, instead of printing it
@@ -47,7 +47,7 @@ pub struct Serve {
     /// How many requests may be under way at once, without those that wait
     #[arg(long, value_name = "N", value_parser = within::<1, 1_000_000>, default_value_t = 256)]
     pub max_requests: u32,
-    /// How many requests to renew, release, complete and tell progress may be under way besides; no others take these places
+    /// How many requests to renew, release, complete and tell progress may be under way in addition; no other requests count here
     #[arg(long, value_name = "N", value_parser = within::<1, 1_000_000>, default_value_t = 128)]
     pub max_holder_requests: u32,
     /// How many requests a second one key may make; to renew and the like, ten times as many besides
@@ -95,10 +95,10 @@ pub enum KeyVerb {
         after_help = "Examples:\n  leasehold key create --name 'deploy/*' --allow read,hold --expires 30d --label 'CI runners'\n  leasehold key create --namespace '*' --allow read --label dashboard"
     )]
     Create(KeyCreate),
-    /// List keys: what each is for, whether it counts, when it was last used
+    /// List keys: what each is for, whether it is valid, when it was last used
     #[command(after_help = "Examples:\n  leasehold key ls\n  leasehold key ls --json")]
     Ls,
-    /// Replace a key by a new one for the same, and print that; the old one still counts for a while
+    /// Replace a key by a new one for the same, and print that; the old one stays valid for a while
     #[command(after_help = "Examples:\n  leasehold key rotate k3m7q2xa --overlap 24h")]
     Rotate(KeyRotate),
     /// End a key, within seconds on every server
@@ -129,7 +129,7 @@ pub struct KeyCreate {
     /// What it allows, separated by commas: read, hold, work, operate, admin
     #[arg(long, value_name = "VERBS")]
     pub allow: String,
-    /// For how long it counts [default: for ever]
+    /// How long it is valid [default: for ever]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub expires: Option<String>,
     /// What people call it
@@ -144,10 +144,10 @@ pub struct KeyCreate {
 pub struct KeyRotate {
     /// The key's id, as `key ls` prints it
     pub id: String,
-    /// For how long the old key still counts
+    /// How long the old key stays valid
     #[arg(long, value_name = "DURATION", default_value = "24h", allow_hyphen_values = true)]
     pub overlap: String,
-    /// For how long the new key counts [default: as long as the old one did]
+    /// How long the new key is valid [default: as long as the old one did]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub expires: Option<String>,
     /// Who you are [default: user@host]

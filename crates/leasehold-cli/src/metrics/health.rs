@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is looked at.
 #[derive(Debug)]
-pub enum Place {
+pub enum Probed {
     Store(Coordinator),
     Spool(PathBuf),
 }
@@ -40,9 +40,9 @@ impl Health {
     }
 
     /// Looks, and looks again, for as long as it is polled.
-    pub async fn watch(&self, place: &Place) {
+    pub async fn watch(&self, probed: &Probed) {
         loop {
-            let found = look(place).await;
+            let found = look(probed).await;
             *self.found.lock() = found;
             SystemClock.sleep_until(SystemClock.now() + LOOK).await;
         }
@@ -61,9 +61,9 @@ impl Health {
 }
 
 /// What stands in the way.
-async fn look(place: &Place) -> Result<(), String> {
-    match place {
-        Place::Store(coordinator) => {
+async fn look(probed: &Probed) -> Result<(), String> {
+    match probed {
+        Probed::Store(coordinator) => {
             let looking = migration::look(coordinator.store().as_ref());
             match tokio::time::timeout(PATIENCE, looking).await {
                 Err(_) => Err("the store does not answer".into()),
@@ -72,7 +72,7 @@ async fn look(place: &Place) -> Result<(), String> {
                 Ok(Ok(seen)) => seen.check("the store").map_err(|error| error.to_string()),
             }
         }
-        Place::Spool(path) => match Presence::at(path) {
+        Probed::Spool(path) => match Presence::at(path) {
             Ok(Presence::Spool) => Ok(()),
             Ok(_) => Err(format!("there is no spool at `{}`", path.display())),
             Err(error) => Err(error.to_string()),

@@ -2,7 +2,7 @@
 //!
 //! Promise: what is counted comes from the store, so that every process on it shows the same totals; a store that does not
 //! answer leaves out its numbers, and nothing else. Nobody who asks makes the store work more than once in [`FRESH`].
-//! Non-promise: what this process measured by itself is its own, and begins anew when it does.
+//! Non-promise: what this process measured by itself is its own, and begins again when it does.
 
 mod exposition;
 mod families;
@@ -13,7 +13,7 @@ mod snapshot;
 
 pub use exposition::Exposition;
 pub use families::{Own, states, text};
-pub use health::Place;
+pub use health::Probed;
 #[cfg(feature = "server")]
 pub use server::Served;
 pub use snapshot::{Snapshot, all_counters, queue_names};
@@ -46,7 +46,7 @@ const READY: &str = "/readyz";
 /// What is told to those who ask.
 #[derive(Debug)]
 pub struct Monitor {
-    place: Place,
+    probed: Probed,
     health: Health,
     requests: Requests,
     patterns: Vec<NamePattern>,
@@ -62,18 +62,22 @@ pub trait More: std::fmt::Debug + Send + Sync {
 
 impl Monitor {
     /// Listens, if the settings name an address, and says where. An address that is taken is an error.
-    pub async fn start(context: &Context, place: Place) -> Result<Option<Arc<Self>>> {
-        Monitor::start_with(context, place, None).await
+    pub async fn start(context: &Context, probed: Probed) -> Result<Option<Arc<Self>>> {
+        Monitor::start_with(context, probed, None).await
     }
 
     /// The same with more numbers.
-    pub async fn start_with(context: &Context, place: Place, more: Option<Box<dyn More>>) -> Result<Option<Arc<Self>>> {
+    pub async fn start_with(
+        context: &Context,
+        probed: Probed,
+        more: Option<Box<dyn More>>,
+    ) -> Result<Option<Arc<Self>>> {
         let settings = context.settings()?;
         let Some(address) = settings.metrics.value else { return Ok(None) };
         let listener = address.listen().await?;
         output::say(&format!("metrics and health on http://{}{METRICS}", listener.address()));
         let monitor = Arc::new(Monitor {
-            place,
+            probed,
             health: Health::default(),
             requests: context.requests.clone(),
             patterns: settings.metrics_leases.value.clone(),
@@ -82,7 +86,7 @@ impl Monitor {
             more,
         });
         let watching = monitor.clone();
-        tokio::spawn(async move { watching.health.watch(&watching.place).await });
+        tokio::spawn(async move { watching.health.watch(&watching.probed).await });
         tokio::spawn(listener.serve(monitor.clone()));
         Ok(Some(monitor))
     }
@@ -109,9 +113,9 @@ impl Monitor {
     async fn metrics(&self) -> Page {
         let found = self.snapshot().await;
         let jobs = self.jobs.lock().clone();
-        let store = match &self.place {
-            Place::Store(coordinator) => Some(coordinator.store().capabilities().name),
-            Place::Spool(_) => None,
+        let store = match &self.probed {
+            Probed::Store(coordinator) => Some(coordinator.store().capabilities().name),
+            Probed::Spool(_) => None,
         };
         let own = Own { store, requests: &self.requests, jobs: &jobs, more: self.more.as_deref() };
         Page { is_well: true, kind: exposition::KIND, text: text(&own, found.as_deref()) }
@@ -126,9 +130,9 @@ impl Monitor {
             return Some(found.clone());
         }
         let reading = async {
-            match &self.place {
-                Place::Store(coordinator) => Snapshot::take(coordinator, &self.patterns).await,
-                Place::Spool(path) => spool(path),
+            match &self.probed {
+                Probed::Store(coordinator) => Snapshot::take(coordinator, &self.patterns).await,
+                Probed::Spool(path) => spool(path),
             }
         };
         let found = tokio::time::timeout(PATIENCE, reading).await.ok()?.ok().map(Arc::new);

@@ -88,7 +88,7 @@ impl Snapshot {
     }
 }
 
-/// The queues of a store, by their bells.
+/// The queues of a store: each has a wake record.
 pub async fn queue_names(coordinator: &Coordinator) -> Result<Vec<QueueName>> {
     let (mut names, mut after) = (Vec::new(), None::<LeaseName>);
     loop {

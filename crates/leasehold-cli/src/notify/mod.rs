@@ -14,7 +14,7 @@ use crate::config::{Settings, Source};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::item::State;
 use leasehold_core::{Coordinator, Error, Event, Kind, LeaseName, Result, Timestamp, Ttl};
-use leasehold_work::notify::{Board, Cause, Channel, Detail, Facts, Notice, Place, Subject};
+use leasehold_work::notify::{Board, Cause, Channel, Detail, Facts, Notice, StoreLocation, Subject};
 use leasehold_work::queue::{Claimed, Claimer, Item, ItemGrant, ItemId, Queue, Reason};
 use leasehold_work::spool::Spool;
 use leasehold_work::tally::DeadLetter;
@@ -57,13 +57,13 @@ pub struct Notifier {
 
 impl Notifier {
     /// By these rules; none if there are none.
-    pub fn new(coordinator: &Coordinator, rules: Vec<Told>, place: Place) -> Option<Self> {
+    pub fn new(coordinator: &Coordinator, rules: Vec<Told>, location: StoreLocation) -> Option<Self> {
         if rules.is_empty() {
             return None;
         }
         let targets = rules.iter().map(|(rule, target)| (rule.channel.clone(), target.clone())).collect();
         let rules = rules.into_iter().map(|(rule, _)| rule).collect();
-        Some(Notifier { board: Board::new(coordinator.clone(), rules, place), targets: Arc::new(targets) })
+        Some(Notifier { board: Board::new(coordinator.clone(), rules, location), targets: Arc::new(targets) })
     }
 
     /// Judges how a lease stands now, after a run of it that this machine knows more of.
@@ -275,11 +275,11 @@ pub async fn try_out(channel: &Channel, target: &Target) -> Result<()> {
 }
 
 /// Where the store is, for whoever reads a message on another machine. A password is not said.
-pub fn place(settings: &Settings) -> Place {
+pub fn location(settings: &Settings) -> StoreLocation {
     let store = &settings.store;
     let is_default = matches!(store.source, Source::Default);
     let shown = (!is_default).then(|| store.value.to_string());
-    Place { store: shown, host: Some(leasehold_system::host::name()), is_local: store.value.path().is_some() }
+    StoreLocation { store: shown, host: Some(leasehold_system::host::name()), is_local: store.value.path().is_some() }
 }
 
 /// Judges in a time that nobody minds; what could not be judged is found by whoever looks next.

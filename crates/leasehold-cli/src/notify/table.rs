@@ -42,7 +42,7 @@ pub struct NotifyTables {
 }
 
 impl NotifyTables {
-    /// The rules, and how each channel is told, if all of them are right.
+    /// The rules, and how each channel is told, if all of them are valid.
     pub fn read(&self) -> Result<Vec<Told>> {
         let (read, wrong) = self.read_each();
         wrong.into_iter().next().map_or(Ok(read), Err)
@@ -62,7 +62,7 @@ impl NotifyTables {
         Ok(told)
     }
 
-    /// The rules of the tables that are right; of the others a line says what is wrong. Nobody is told by those.
+    /// The rules of the valid tables; of the others a line says what is wrong. Nobody is told by those.
     pub fn read_or_say(&self) -> Vec<Told> {
         let (read, wrong) = self.read_each();
         for error in wrong {
@@ -71,7 +71,7 @@ impl NotifyTables {
         read
     }
 
-    /// The rules of the tables that are right, and what is wrong with the others.
+    /// The rules of the valid tables, and what is wrong with the others.
     pub fn read_each(&self) -> (Vec<Told>, Vec<Error>) {
         let folder = self.file.parent().unwrap_or(Path::new(""));
         let file = self.file.display();
@@ -86,8 +86,8 @@ impl NotifyTables {
         };
         let (mut read, mut wrong): (Vec<Told>, Vec<Error>) = (Vec::with_capacity(tables.len()), Vec::new());
         for (table, number) in tables.iter().zip(1..) {
-            let place = called(table, number);
-            let blame = |e: Error| Error::new(e.kind(), format!("invalid settings `{file}`: {place}: {e}"));
+            let what = called(table, number);
+            let blame = |e: Error| Error::new(e.kind(), format!("invalid settings `{file}`: {what}: {e}"));
             match one(table, folder) {
                 Ok((rule, _)) if read.iter().any(|(other, _)| other.channel == rule.channel) => {
                     let message = "there is another of this name, or with this target; give each a `name` of its own";

@@ -64,11 +64,11 @@ impl Target {
         let Target::Command { words, folder } = self else { return Ok(()) };
         let Some(program) = words.first() else { return Ok(()) };
         let search = std::env::var_os("PATH").unwrap_or_default();
-        let (found, place) = match program.contains('/') {
+        let (found, location) = match program.contains('/') {
             true => (is_program(&folder.join(program)), format!("from folder `{}`", folder.display())),
-            false => (std::env::split_paths(&search).any(|place| is_program(&place.join(program))), "in PATH".into()),
+            false => (std::env::split_paths(&search).any(|folder| is_program(&folder.join(program))), "in PATH".into()),
         };
-        let message = || format!("field `command`: there is no program `{program}` {place}");
+        let message = || format!("field `command`: there is no program `{program}` {location}");
         if found { Ok(()) } else { Err(Error::new(Kind::Unsupported, message())) }
     }
 

@@ -15,7 +15,7 @@ pub async fn adopt(context: &Context, args: &Args) -> Result<Exit> {
     let token = context.token(args.token.as_deref())?;
     let why = Why::named("--why", &args.why)?;
     let by = operate::by(args.by.as_deref())?;
-    let guard = match kept(context, &args.resource, &token).await? {
+    let guard = match stored_fence(context, &args.resource, &token).await? {
         Some(guard) => guard,
         None => guards::adoptable(&args.resource, &token.lease)?,
     };
@@ -43,7 +43,7 @@ pub async fn adopt(context: &Context, args: &Args) -> Result<Exit> {
 }
 
 /// A resource whose fence is in the store: `http:NAME` of a proxy, `mcp:NAME` of a gate.
-async fn kept(context: &Context, resource: &str, token: &Token) -> Result<Option<Arc<dyn Adopt>>> {
+async fn stored_fence(context: &Context, resource: &str, token: &Token) -> Result<Option<Arc<dyn Adopt>>> {
     let Some((scheme @ ("http" | "mcp"), name)) = resource.split_once(':').filter(|(_, name)| !name.starts_with("//"))
     else {
         return Ok(None);

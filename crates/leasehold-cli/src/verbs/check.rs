@@ -3,7 +3,7 @@
 use crate::args::Check as Args;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::notify::{AFTER_RUN, Notifier, place};
+use crate::notify::{AFTER_RUN, Notifier, location};
 use crate::output;
 use crate::table::Column::{self, State, Text, Whole};
 use crate::table::table;
@@ -43,7 +43,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
             count => format!("{count} published jobs; none is late or missed"),
         });
     }
-    if let Some(notifier) = Notifier::new(coordinator, rules, place(context.settings()?)) {
+    if let Some(notifier) = Notifier::new(coordinator, rules, location(context.settings()?)) {
         let until = SystemClock.now() + AFTER_RUN;
         let telling = async {
             if let Err(error) = notifier.sweep().await {
@@ -72,13 +72,13 @@ fn nothing_published(context: &Context, what: &str) -> Result<Exit> {
     Ok(Exit::Misconfigured)
 }
 
-type Found = (LeaseName, Definition, Overdue);
+type OverdueJob = (LeaseName, Definition, Overdue);
 
 /// What was found out about the published jobs.
 #[derive(Default)]
 struct Surveyed {
     /// What is late or missed.
-    found: Vec<Found>,
+    found: Vec<OverdueJob>,
     /// Of how many.
     count: usize,
     /// What nobody can tell it of: anybody who may publish one job could otherwise hide all others.
@@ -111,7 +111,7 @@ async fn look(coordinator: &Coordinator, name: &LeaseName, definition: &Definiti
     Ok(overdue(definition, &seen.record, &journal, seen.now)?.0)
 }
 
-fn as_json((name, definition, overdue): &Found) -> Value {
+fn as_json((name, definition, overdue): &OverdueJob) -> Value {
     json!({
         "name": name.as_str(),
         "late": overdue.late.map(slot_text),
@@ -123,7 +123,7 @@ fn as_json((name, definition, overdue): &Found) -> Value {
     })
 }
 
-fn rows((name, definition, overdue): &Found) -> Vec<Vec<String>> {
+fn rows((name, definition, overdue): &OverdueJob) -> Vec<Vec<String>> {
     let row = |what: String, slot| vec![name.to_string(), what, slot_text(slot), definition.host.clone()];
     let late = overdue.late.map(|slot| row("late".into(), slot));
     let missed = overdue.missed.map(|(count, _, last)| row(format!("missed {count}"), last));

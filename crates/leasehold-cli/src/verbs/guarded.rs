@@ -79,7 +79,7 @@ pub async fn overtaken(context: &Context, guard: &dyn Guard, token: &Token, expi
              the token came from; if that is this one and it was lost, stop the job first",
             guard.resource(),
             token.lease,
-            found.place,
+            found.location,
         );
         let remedy = Remedy::lost(&guard.resource(), &lease, epoch, lineage, StoredLineage::Nothing);
         return Err(Error::new(Kind::Regressed, message).with_remedy(remedy));

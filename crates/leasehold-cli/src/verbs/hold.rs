@@ -122,7 +122,7 @@ pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
             ("already_released", Exit::Done)
         }
         Released::Lost(_) => {
-            output::say(&format!("`{token}` is no longer the holder's; nothing changed"));
+            output::say(&format!("`{token}` no longer holds the lease; nothing changed"));
             ("lost", Exit::Lost)
         }
     };
@@ -141,7 +141,7 @@ pub fn releasable(found: &Resolved, token: &Token) -> Result<()> {
     }
 }
 
-/// An item is not released but ended, and its worker says how.
+/// An item is not released: it is completed or it fails, and its worker says which.
 fn not_released(found: &Resolved, token: &Token) -> Error {
     if !found.is_newest() {
         return found.refusal(token);
@@ -151,8 +151,8 @@ fn not_released(found: &Resolved, token: &Token) -> Error {
         _ => "spool:PATH",
     };
     let message = format!(
-        "token `{token}` is of a queue's item, which is not released but ended: use `leasehold queue complete {queue}` or \
-         `leasehold queue fail {queue} --why ...`; nothing was changed"
+        "token `{token}` belongs to an item of a queue, which is completed or fails instead of being released: use \
+         `leasehold queue complete {queue}` or `leasehold queue fail {queue} --why ...`; nothing was changed"
     );
     Error::new(Kind::Invalid, message)
 }

@@ -30,7 +30,7 @@ struct Row {
 
 /// What is shown, and what could not be read.
 #[derive(Default)]
-struct Found {
+struct RunRows {
     rows: Vec<Row>,
     damaged: Vec<Error>,
 }
@@ -38,7 +38,7 @@ struct Found {
 pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     let job = args.name.as_deref().map(LeaseName::new).transpose()?;
     let since = args.since.as_deref().map(|text| Zone::UTC.parse_instant("--since", text)).transpose()?;
-    let Found { mut rows, damaged } = match &job {
+    let RunRows { mut rows, damaged } = match &job {
         Some(job) => of_one(context, job).await?,
         None => of_all(context).await?,
     };
@@ -63,7 +63,7 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }
 
-async fn of_one(context: &Context, job: &LeaseName) -> Result<Found> {
+async fn of_one(context: &Context, job: &LeaseName) -> Result<RunRows> {
     let no_slot = || {
         let message = format!(
             "no slot of `{job}` is known: it is no job of a schedule, or has had no slot yet; `leasehold history {job}` shows its \
@@ -82,12 +82,12 @@ async fn of_one(context: &Context, job: &LeaseName) -> Result<Found> {
         return Err(if seen.record == Ownership::default() { nobody_held_it() } else { no_slot() });
     }
     let history = context.history(&seen).await?;
-    Ok(Found { rows: rows(job, journal, &seen, &history.transfers), damaged: history.damaged })
+    Ok(RunRows { rows: rows(job, journal, &seen, &history.transfers), damaged: history.damaged })
 }
 
 /// Newest first. A job whose journal or record is damaged hides no other.
-async fn of_all(context: &Context) -> Result<Found> {
-    let mut found = Found::default();
+async fn of_all(context: &Context) -> Result<RunRows> {
+    let mut found = RunRows::default();
     let Some(coordinator) = context.existing().await? else { return Ok(found) };
     let journals = Journals::new(coordinator.clone());
     let mut after = None;
@@ -130,7 +130,7 @@ fn rows(job: &LeaseName, mut journal: Journal, seen: &Inspection, history: &[Arc
             Some(Outcome::Lost | Outcome::Evicted) => Fate::Lost,
             Some(Outcome::NotStarted) => Fate::NotStarted,
             Some(Outcome::Drained) => Fate::Drained,
-            Some(Outcome::Expired) | None => Fate::Running,
+            _ => Fate::Running,
         };
         match known {
             Some(entry) if entry.epoch == Some(transfer.epoch) && entry.fate == Fate::Running => entry.fate = fate,

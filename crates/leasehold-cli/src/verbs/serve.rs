@@ -6,7 +6,7 @@ use crate::args::Serve as Args;
 use crate::config::{blame_flag, duration_of};
 use crate::context::{Context, open_store};
 use crate::exit::Exit;
-use crate::metrics::{Monitor, Place, Served};
+use crate::metrics::{Monitor, Probed, Served};
 use crate::output;
 use crate::service::ServiceManager;
 use crate::supervise::Signals;
@@ -42,14 +42,14 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     let server = Server::bind(&plan, site.clone()).await?;
     let mut signals = Signals::listen_to_ending()?;
     bootstrap(&keys, args.bootstrap_key_file.as_deref()).await?;
-    let place = Place::Store(site.coordinator(settings.store.value.namespace()).await?);
+    let probed = Probed::Store(site.coordinator(settings.store.value.namespace()).await?);
     if let Some(address) = settings.metrics.value.filter(|address| address.is_open()) {
         output::say(&format!(
             "warning: other machines can reach the metrics on {address}, which needs no key and has no TLS: they show the names of \
              jobs and queues; use 127.0.0.1 unless somebody else collects them"
         ));
     }
-    let monitor = Monitor::start_with(context, place, Some(Box::new(Served(site.clone())))).await?;
+    let monitor = Monitor::start_with(context, probed, Some(Box::new(Served(site.clone())))).await?;
     let scheme = if plan.tls.is_some() { "https" } else { "http" };
     let prefix = plan.prefix.as_ref().map(PathPrefix::as_str).unwrap_or_default();
     let url = format!("{scheme}://{}{prefix}", server.address());
@@ -162,8 +162,8 @@ async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
     };
     match (shown, file) {
         (Ok(()), Some(path)) => {
-            let place = path.display();
-            output::say(&format!("made the first key, {}, which may do everything: it is in {place}", record.id));
+            let shown = path.display();
+            output::say(&format!("made the first key, {}, which may do everything: it is in {shown}", record.id));
             Ok(())
         }
         (Ok(()), None) => Ok(()),

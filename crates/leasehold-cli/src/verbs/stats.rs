@@ -28,7 +28,7 @@ const COLUMNS: [(&str, &[Event]); 10] = [
 
 /// What is known.
 #[derive(Default)]
-struct Found {
+struct StatsRows {
     leases: Vec<(LeaseName, Counters)>,
     queues: Vec<(String, Tally)>,
     damaged: Vec<Error>,
@@ -42,11 +42,11 @@ pub async fn stats(context: &Context, args: &Args) -> Result<Exit> {
     let found = match (context.existing().await?, only) {
         (Some(coordinator), Some(lease)) => {
             let counters = coordinator.counters(&lease).await?;
-            Found { leases: vec![(lease, counters)], ..Found::default() }
+            StatsRows { leases: vec![(lease, counters)], ..StatsRows::default() }
         }
         (Some(coordinator), None) => gather(coordinator).await?,
-        (None, Some(lease)) => Found { leases: vec![(lease, Counters::default())], ..Found::default() },
-        (None, None) => Found::default(),
+        (None, Some(lease)) => StatsRows { leases: vec![(lease, Counters::default())], ..StatsRows::default() },
+        (None, None) => StatsRows::default(),
     };
     context.print(
         || {
@@ -63,7 +63,7 @@ pub async fn stats(context: &Context, args: &Args) -> Result<Exit> {
     told(&found.damaged)
 }
 
-async fn gather(coordinator: &Coordinator) -> Result<Found> {
+async fn gather(coordinator: &Coordinator) -> Result<StatsRows> {
     let (leases, mut damaged) = all_counters(coordinator).await?;
     let mut queues = Vec::new();
     for name in queue_names(coordinator).await? {
@@ -71,7 +71,7 @@ async fn gather(coordinator: &Coordinator) -> Result<Found> {
         damaged.append(&mut tally.troubles);
         queues.push((name.to_string(), tally));
     }
-    Ok(Found { leases, queues, damaged })
+    Ok(StatsRows { leases, queues, damaged })
 }
 
 /// Says what could not be read, and so was not counted.
@@ -80,7 +80,7 @@ fn told(damaged: &[Error]) -> Result<Exit> {
     Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }
 
-fn tables(found: &Found) -> String {
+fn tables(found: &StatsRows) -> String {
     if found.leases.is_empty() && found.queues.is_empty() {
         output::say("no leases and no queues yet");
         return String::new();

@@ -12,14 +12,14 @@ pub struct Remote {
 impl Remote {
     pub fn new() -> Self {
         let home = Home::new(On::Dir);
-        let place = Remote { token: String::new(), home };
-        place.git(".", &["init", "-q", "--bare", "-b", "main", "remote.git"]);
-        place.git(".", &["clone", "-q", "remote.git", "work"]);
-        place.git("work", &["config", "user.name", "a"]);
-        place.git("work", &["config", "user.email", "a@localhost"]);
-        place.commit("one");
-        let token = place.acquire("job");
-        Remote { token, ..place }
+        let remote = Remote { token: String::new(), home };
+        remote.git(".", &["init", "-q", "--bare", "-b", "main", "remote.git"]);
+        remote.git(".", &["clone", "-q", "remote.git", "work"]);
+        remote.git("work", &["config", "user.name", "a"]);
+        remote.git("work", &["config", "user.email", "a@localhost"]);
+        remote.commit("one");
+        let token = remote.acquire("job");
+        Remote { token, ..remote }
     }
 
     pub fn acquire(&self, lease: &str) -> String {

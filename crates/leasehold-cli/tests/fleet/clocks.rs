@@ -64,8 +64,8 @@ fn nobodys_own_hour_matters(home: &Home, holder: &'static str, other: &'static s
 fn on_redis_machines_an_hour_apart_share_a_lease() {
     let engine = Engine::redis();
     std::thread::scope(|scope| {
-        scope.spawn(|| nobodys_own_hour_matters(&engine.room("a", engine.port()), BEHIND, AHEAD));
-        scope.spawn(|| nobodys_own_hour_matters(&engine.room("b", engine.port()), AHEAD, BEHIND));
+        scope.spawn(|| nobodys_own_hour_matters(&engine.in_namespace("a", engine.port()), BEHIND, AHEAD));
+        scope.spawn(|| nobodys_own_hour_matters(&engine.in_namespace("b", engine.port()), AHEAD, BEHIND));
     });
 }
 
@@ -107,7 +107,7 @@ fn slots_follow_the_stores_clock_whatever_the_machines_clocks_show() {
     let (redis, clock) = (Engine::redis(), FakeTime::offset(AHEAD));
     let server = Postgres::seeing(&clock.env());
     std::thread::scope(|scope| {
-        scope.spawn(|| slots_go_by_the_store(&redis.room("slots", redis.port()), 0));
+        scope.spawn(|| slots_go_by_the_store(&redis.in_namespace("slots", redis.port()), 0));
         scope.spawn(|| slots_go_by_the_store(&at(Postgres::url(server.port())), HOUR_MS as i64));
     });
 }

@@ -31,13 +31,13 @@ fn on_postgres_more_wait_than_it_has_connections_and_all_get_their_turn() {
 }
 
 /// The store is away for a moment while a command waits, and what it waits for happens meanwhile.
-fn outlasts_a_blip(engine: &Engine, room: &str, args: &[&str], meanwhile: impl FnOnce(&Home)) {
-    let near = engine.room(room, engine.port());
+fn outlasts_a_blip(engine: &Engine, namespace: &str, args: &[&str], meanwhile: impl FnOnce(&Home)) {
+    let near = engine.in_namespace(namespace, engine.port());
     // The same without waiting, to know how much is asked at the first look: only later looks outlast anything.
     let counting = Proxy::start(engine.port());
-    engine.room(room, counting.port()).done(args).expect(11);
+    engine.in_namespace(namespace, counting.port()).done(args).expect(11);
     let proxy = Proxy::start(engine.port());
-    let far = engine.room(room, proxy.port());
+    let far = engine.in_namespace(namespace, proxy.port());
     let waiting = far.start(&[args, &["--wait", "5m"]].concat());
     eventually("it has looked more than once", || proxy.exchanges() > counting.exchanges());
     proxy.sever();
@@ -50,7 +50,7 @@ fn outlasts_a_blip(engine: &Engine, room: &str, args: &[&str], meanwhile: impl F
 fn waiters_outlast_a_blip(engine: &Engine) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let holder = engine.room("lease", engine.port());
+            let holder = engine.in_namespace("lease", engine.port());
             let token = holder.done(&["acquire", "job", "--ttl", "10m"]).expect(0).stdout.trim().to_owned();
             outlasts_a_blip(engine, "lease", &["acquire", "job"], |near| {
                 near.done(&["release", "--token", &token]).expect(0);

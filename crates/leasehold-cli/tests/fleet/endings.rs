@@ -18,9 +18,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(engine: &Engine, room: &str) -> Self {
+    fn new(engine: &Engine, namespace: &str) -> Self {
         let proxy = Proxy::start(engine.port());
-        let (far, near) = (engine.room(room, proxy.port()), engine.room(room, engine.port()));
+        let (far, near) = (engine.in_namespace(namespace, proxy.port()), engine.in_namespace(namespace, engine.port()));
         Bench { proxy, far, near }
     }
 
@@ -120,7 +120,7 @@ fn a_worker_that_could_not_report_continues(engine: &Engine) {
     assert_eq!((bench.items("done"), bench.far.read("started").lines().count()), (1, 2));
 }
 
-/// All of it at once, each in a room of its own.
+/// All of it at once, each in a namespace of its own.
 fn ends_are_reported(engine: &Engine) {
     let demands = [
         the_end_is_recorded_when_the_store_is_back,

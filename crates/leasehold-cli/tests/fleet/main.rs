@@ -9,7 +9,7 @@ mod clocks;
 mod crowds;
 mod doctor;
 mod endings;
-mod rooms;
+mod namespaces;
 mod runs;
 mod secrets;
 mod urls;
@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// A home in a namespace of its own, through this port.
-    fn room(&self, namespace: &str, port: u16) -> Home {
+    fn in_namespace(&self, namespace: &str, port: u16) -> Home {
         at(format!("{}?namespace={namespace}", self.url_at(port)))
     }
 

@@ -10,7 +10,7 @@ const AT_ONCE: Duration = Duration::from_secs(8);
 
 /// One run after the other, and what there is to see of it.
 fn a_second_run_is_skipped(engine: &Engine) {
-    let home = engine.room("skipped", engine.port());
+    let home = engine.in_namespace("skipped", engine.port());
     let job = "echo $LEASEHOLD_EPOCH > started; while [ ! -e go ]; do sleep 0.02; done";
     let run = home.start(&["run", "job", "--label", "first", "--", "sh", "-c", job]);
     assert_eq!(home.words("started"), ["1"]);
@@ -46,7 +46,7 @@ fn stubborn(home: &Home, ttl: &str, grace: &str) -> (Running, i32) {
 }
 
 fn a_revoked_run_ends_at_once(engine: &Engine) {
-    let home = engine.room("revoked", engine.port());
+    let home = engine.in_namespace("revoked", engine.port());
     let (run, pid) = stubborn(&home, "90s", "100ms");
     home.done(&["revoke", "job", "--why", "drill", "--by", "me"]).expect(0);
     within(AT_ONCE, "the revoked command is dead", || !is_alive(pid));
@@ -56,10 +56,10 @@ fn a_revoked_run_ends_at_once(engine: &Engine) {
 }
 
 fn a_release_wakes_the_waiter(engine: &Engine) {
-    let home = engine.room("woken", engine.port());
+    let home = engine.in_namespace("woken", engine.port());
     let token = home.done(&["acquire", "job", "--ttl", "10m"]).expect(0).stdout.trim().to_owned();
     let proxy = Proxy::start(engine.port());
-    let far = engine.room("woken", proxy.port());
+    let far = engine.in_namespace("woken", proxy.port());
     let mut waiting = far.start(&["run", "job", "--wait", "10m", "--", "sh", "-c", "echo $LEASEHOLD_EPOCH > ran"]);
     eventually("the waiter has asked", || proxy.exchanges() > 1);
     home.done(&["release", "--token", &token]).expect(0);
@@ -71,7 +71,7 @@ fn a_release_wakes_the_waiter(engine: &Engine) {
 /// The holder is cut off; another, who is not, takes the lease as soon as it can be had.
 fn a_cut_off_run_is_dead_before_the_next_begins(engine: &Engine) {
     let proxy = Proxy::start(engine.port());
-    let (cut_off, near) = (engine.room("cut-off", proxy.port()), engine.room("cut-off", engine.port()));
+    let (cut_off, near) = (engine.in_namespace("cut-off", proxy.port()), engine.in_namespace("cut-off", engine.port()));
     let (run, pid) = stubborn(&cut_off, "3s", "500ms");
     proxy.sever();
     let look = format!("grep -qs '^State:.[^ZX]' /proc/{pid}/status && echo alive > seen || echo dead > seen");
@@ -87,7 +87,7 @@ fn a_cut_off_run_is_dead_before_the_next_begins(engine: &Engine) {
     cut_off.done(&["run", "job", "--", "true"]).expect(0);
 }
 
-/// All of it at once, each in a room of its own.
+/// All of it at once, each in a namespace of its own.
 fn runs_are_safe(engine: &Engine) {
     let demands = [
         a_second_run_is_skipped,

@@ -9,7 +9,7 @@ const ATTEMPTS: u64 = 6;
 
 fn a_worker_outlives_its_store(engine: &Engine) {
     let proxy = Proxy::start(engine.port());
-    let (far, near) = (engine.room("work", proxy.port()), engine.room("work", engine.port()));
+    let (far, near) = (engine.in_namespace("work", proxy.port()), engine.in_namespace("work", engine.port()));
     let add = |text: &str| drop(near.done(&["queue", "add", "mail", "--text", text]).expect(0));
     add("one");
     let log = std::fs::File::create(far.path("log")).unwrap();
@@ -57,7 +57,7 @@ fn on_postgres_a_worker_outlives_its_store() {
 fn a_pool_outlives_its_lanes_and_its_store() {
     for engine in [Engine::redis(), Engine::postgres()] {
         let proxy = Proxy::start(engine.port());
-        let (far, near) = (engine.room("lanes", proxy.port()), engine.room("lanes", engine.port()));
+        let (far, near) = (engine.in_namespace("lanes", proxy.port()), engine.in_namespace("lanes", engine.port()));
         let log = std::fs::File::create(far.path("log")).unwrap();
         let words = ["work", "mail", "-j", "3", "--ttl", "2s", "--", "sh", "-c", "echo \"$(cat)\" >> done"];
         let mut worker = Running::from(far.leasehold(&words).stderr(log).spawn().unwrap());

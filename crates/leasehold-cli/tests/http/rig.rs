@@ -88,8 +88,8 @@ impl Proxied {
 
     /// At the next request's step, the process stops itself or dies.
     pub fn arm(&mut self, step: ProxyStep, kill: bool) {
-        let place = ProxyStep::ALL.iter().position(|known| *known == step).unwrap() + 1;
-        self.process.tell(&format!("{}", if kill { place + 10 } else { place }));
+        let number = ProxyStep::ALL.iter().position(|known| *known == step).unwrap() + 1;
+        self.process.tell(&format!("{}", if kill { number + 10 } else { number }));
         assert_eq!(self.line(), "armed");
     }
 
@@ -179,8 +179,8 @@ pub fn proxy_main(args: &[String]) {
         std::process::exit(0);
     });
     let observer = Arc::new(move |step: ProxyStep| -> std::io::Result<()> {
-        let place = ProxyStep::ALL.iter().position(|known| *known == step).unwrap() + 1;
-        for (order, signal) in [(place, Signal::STOP), (place + 10, Signal::KILL)] {
+        let number = ProxyStep::ALL.iter().position(|known| *known == step).unwrap() + 1;
+        for (order, signal) in [(number, Signal::STOP), (number + 10, Signal::KILL)] {
             if armed.compare_exchange(order, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 println!("at");
                 kill_process(getpid(), signal).unwrap();

@@ -9,9 +9,9 @@ use leasehold_core::{Key, Kind, LeaseName, Shelf};
 const CLIENTS: usize = 3;
 const TURNS: usize = 12;
 
-pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict {
+pub(crate) async fn what_is_written_along_goes_with_the_swap(bench: Bench) -> Verdict {
     let store = bench.open().await?;
-    let (key, old, new) = (fresh_key("beside")?, fresh_key("beside")?, fresh_key("beside")?);
+    let (key, old, new) = (fresh_key("along")?, fresh_key("along")?, fresh_key("along")?);
     let put = Along { put: Some((&old, b"old")), erase: None };
     if !store.capabilities().writes_along {
         match store.write(&Change { along: put, ..Change::put(&key, None, b"1") }).await {
@@ -60,7 +60,7 @@ pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict
         "what was there was overwritten by what was put along with a swap"
     );
     for shelf in Shelf::ALL.into_iter().filter(|shelf| shelf.is_permanent()) {
-        let lease = Key::new(shelf, &fresh_name("beside")?);
+        let lease = Key::new(shelf, &fresh_name("along")?);
         done(store.swap(&lease, None, b"x").await?, "the first swap")?;
         let erasing = Along { put: None, erase: Some(&lease) };
         let refused = store.write(&Change { along: erasing, ..Change::put(&key, Some(&third), b"x") }).await;
@@ -72,7 +72,7 @@ pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict
     Ok(())
 }
 
-pub(crate) async fn a_swap_and_what_lies_beside_it_are_one_step(bench: Bench) -> Verdict {
+pub(crate) async fn a_swap_and_what_is_written_along_are_one_step(bench: Bench) -> Verdict {
     if !bench.open().await?.capabilities().writes_along {
         return Ok(());
     }

@@ -42,10 +42,10 @@ flaws![
     SkipsOneTooMany,
     SkipsWithinOnePage,
     ListsPastTheEnd,
-    WritesBesideWhatItRefused,
-    ForgetsWhatLiesBeside,
-    WritesBesideInASecondStep,
-    ErasesLeasesBeside,
+    WritesAlongWithWhatItRefused,
+    ForgetsWhatIsWrittenAlong,
+    WritesAlongInASecondStep,
+    ErasesLeasesAlong,
     ClockRunsBackwards,
     ClockStandsStill,
     ChecksThenWrites,
@@ -166,7 +166,7 @@ impl BrokenStore {
         if let Some(older) = self.overwritten_by(key, records[key].clone()) {
             records.insert(key.clone(), older);
         }
-        if !matches!(self.flaw, Flaw::ForgetsWhatLiesBeside | Flaw::WritesBesideInASecondStep) {
+        if !matches!(self.flaw, Flaw::ForgetsWhatIsWrittenAlong | Flaw::WritesAlongInASecondStep) {
             self.move_along(&mut records, along, revision);
         }
         Revision(revision.to_string())
@@ -274,8 +274,8 @@ impl BrokenStore {
     /// Moves along, after the write, what a sound store moves with the write or not at all.
     async fn move_along_too_late(&self, swap: &Swap, along: &Along<'_>) {
         let revision = match (swap, self.flaw) {
-            (Swap::Mismatch, Flaw::WritesBesideWhatItRefused) => 0,
-            (Swap::Done { revision, .. }, Flaw::WritesBesideInASecondStep) => {
+            (Swap::Mismatch, Flaw::WritesAlongWithWhatItRefused) => 0,
+            (Swap::Done { revision, .. }, Flaw::WritesAlongInASecondStep) => {
                 tokio::time::sleep(SLOW_STEP).await;
                 revision.0.parse().unwrap()
             }
@@ -316,7 +316,7 @@ impl Store for BrokenStore {
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         let is_let_pass = match change.next {
             Next::Erase => self.flaw == Flaw::ErasesLeases,
-            Next::Put(_) => self.flaw == Flaw::ErasesLeasesBeside,
+            Next::Put(_) => self.flaw == Flaw::ErasesLeasesAlong,
         };
         if !is_let_pass {
             change.check(&self.capabilities())?;

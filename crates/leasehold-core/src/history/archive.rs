@@ -29,7 +29,7 @@ const PAGE: usize = 64;
 /// How many old segments are erased when a new one begins.
 const ERASED: usize = 4;
 /// How many names a segment may have: the next one is used where those before it are damaged.
-const PLACES: u32 = 8;
+const SUFFIXES: u32 = 8;
 
 /// The transfers of some epochs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -62,8 +62,8 @@ impl Segment {
 }
 
 /// A segment as it is shown to those who may only look: without the nonces of its grants.
-pub fn masked(bytes: &[u8], place: &str, mask: Mask) -> Result<Vec<u8>> {
-    let mut segment: Segment = codec::decode(KIND, bytes, place)?;
+pub fn masked(bytes: &[u8], name: &str, mask: Mask) -> Result<Vec<u8>> {
+    let mut segment: Segment = codec::decode(KIND, bytes, name)?;
     segment.transfers = segment.transfers.iter().map(|it| Arc::new(transfer(it, mask))).collect();
     codec::encode(KIND, &segment)
 }
@@ -89,10 +89,10 @@ const fn number(epoch: Epoch) -> u64 {
     epoch.get() / EPOCHS
 }
 
-fn key(lineage: Lineage, number: u64, place: u32) -> Result<Key> {
-    let name = match place {
+fn key(lineage: Lineage, number: u64, suffix: u32) -> Result<Key> {
+    let name = match suffix {
         0 => format!("{lineage}/{number:016}"),
-        place => format!("{lineage}/{number:016}.{place}"),
+        suffix => format!("{lineage}/{number:016}.{suffix}"),
     };
     Ok(Key::new(Shelf::History, &LeaseName::new(name)?))
 }
@@ -109,8 +109,8 @@ pub(crate) fn is_damage(error: &Error) -> bool {
 }
 
 /// The lease whose transfers a segment has; an error if the bytes are not a segment.
-pub fn subject(bytes: &[u8], place: &str) -> Result<Option<LeaseName>> {
-    codec::decode::<Segment>(KIND, bytes, place).map(|segment| segment.lease)
+pub fn subject(bytes: &[u8], name: &str) -> Result<Option<LeaseName>> {
+    codec::decode::<Segment>(KIND, bytes, name).map(|segment| segment.lease)
 }
 
 /// The archive of one lease.
@@ -127,9 +127,9 @@ impl<'a> Archive<'a> {
         Archive { store, clock, lease, retention }
     }
 
-    fn document(&self, lineage: Lineage, number: u64, place: u32) -> Result<Document<'a, Segment>> {
+    fn document(&self, lineage: Lineage, number: u64, suffix: u32) -> Result<Document<'a, Segment>> {
         let what = format!("the history of lease `{}`", self.lease);
-        Ok(Document::new(self.store, key(lineage, number, place)?, KIND, what))
+        Ok(Document::new(self.store, key(lineage, number, suffix)?, KIND, what))
     }
 
     /// Archives what is due of this record; returns the epoch up to which everything is archived.
@@ -179,10 +179,10 @@ impl<'a> Archive<'a> {
         Ok(first)
     }
 
-    /// A segment; none if it is missing, or damaged in every place.
+    /// A segment; none if it is missing, or damaged under every name.
     async fn segment(&self, lineage: Lineage, number: u64) -> Result<Option<Segment>> {
-        for place in 0..PLACES {
-            match self.document(lineage, number, place)?.look(self.clock.now()).await {
+        for suffix in 0..SUFFIXES {
+            match self.document(lineage, number, suffix)?.look(self.clock.now()).await {
                 // Ours may lie beside another lease's.
                 Ok(found) if found.record.lease.as_ref().is_some_and(|lease| lease != self.lease) => {}
                 Ok(found) => return Ok(Some(found.record).filter(|found| found.lease.is_some())),
@@ -207,12 +207,12 @@ impl<'a> Archive<'a> {
         };
         // Writing it again changes nothing, even after a write without an answer.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
-        let mut place = 0;
+        let mut suffix = 0;
         loop {
-            let added = self.document(lineage, number, place)?.change(self.clock, &edit).await;
-            place += 1;
+            let added = self.document(lineage, number, suffix)?.change(self.clock, &edit).await;
+            suffix += 1;
             match added {
-                Err(error) if is_damage(&error) && place < PLACES => {}
+                Err(error) if is_damage(&error) && suffix < SUFFIXES => {}
                 other => return other.map(|_| ()),
             }
         }
@@ -417,7 +417,7 @@ impl Pages {
         let after = match (self.after.take(), self.from) {
             (Some(after), _) => after,
             (None, 0) => begin.clone(),
-            (None, from) => key(self.lineage, from - 1, PLACES)?.name,
+            (None, from) => key(self.lineage, from - 1, SUFFIXES)?.name,
         };
         let listed = archive.store.list(Shelf::History, Range::new(Some(&after), self.limit)).await?;
         self.is_over = !listed.more || listed.entries.is_empty();

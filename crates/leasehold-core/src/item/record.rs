@@ -363,8 +363,8 @@ impl Item {
         codec::encode(KIND, self)
     }
 
-    /// Reads a record's bytes; `place` names the record in messages.
-    pub fn decode(bytes: &[u8], place: &str) -> crate::Result<Self> {
-        codec::decode(KIND, bytes, place)
+    /// Reads a record's bytes; `name` names the record in messages.
+    pub fn decode(bytes: &[u8], name: &str) -> crate::Result<Self> {
+        codec::decode(KIND, bytes, name)
     }
 }

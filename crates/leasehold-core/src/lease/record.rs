@@ -275,6 +275,7 @@ pub struct OperatorMark {
 /// else gets it until the time is over, or the epoch has moved on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Drain {
     /// Who asks, why and when.
     pub asked: OperatorMark,

@@ -51,6 +51,7 @@ leasehold_system::words! {
 /// How a tenure ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Outcome {
     /// Released after work that succeeded.
     Succeeded,
@@ -135,10 +136,10 @@ impl Serialize for Transfer {
             self.by.is_some(),
             self.why.is_some(),
         ];
-        let places = LEAST + filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
-        let mut row = serializer.serialize_seq(Some(places))?;
-        for place in 0..places {
-            match place {
+        let length = LEAST + filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
+        let mut row = serializer.serialize_seq(Some(length))?;
+        for index in 0..length {
+            match index {
                 0 => row.serialize_element(&self.epoch)?,
                 1 => row.serialize_element(&self.at)?,
                 2 => row.serialize_element(&self.reason)?,

@@ -20,7 +20,7 @@ const NONCE_DIGITS: usize = 8;
 /// The folder of generations, opened.
 #[derive(Debug)]
 pub(crate) struct Generations<'a> {
-    place: &'a ArtifactPath,
+    artifact: &'a ArtifactPath,
     name: OsString,
     folder: OwnedFd,
 }
@@ -30,18 +30,18 @@ type Order = (Epoch, u64);
 
 impl<'a> Generations<'a> {
     /// Opens the folder, and creates it if there is none.
-    pub(crate) fn open(scene: &Scene<'_>, place: &'a ArtifactPath) -> Result<Self> {
-        let name = place.beside(".generations")?;
+    pub(crate) fn open(scene: &Scene<'_>, artifact: &'a ArtifactPath) -> Result<Self> {
+        let name = artifact.sibling(".generations")?;
         let made = scene.attempt(FileStep::MoveGeneration, || {
-            Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777))?)
+            Ok(rustix::fs::mkdirat(&artifact.parent, &name, Mode::from_raw_mode(0o777))?)
         });
         match made {
             Err(e) if !exists(&e) => return Err(scene.failed(FileStep::MoveGeneration, e)),
             _ => {}
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(&place.parent, &name, flags, Mode::empty()) {
-            Ok(folder) => Ok(Generations { place, name, folder }),
+        match rustix::fs::openat(&artifact.parent, &name, flags, Mode::empty()) {
+            Ok(folder) => Ok(Generations { artifact, name, folder }),
             Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::new(
                 Kind::Invalid,
                 format!("generations refused: resource=`{}`: they are not in a folder of their own", scene.resource),
@@ -92,10 +92,14 @@ impl<'a> Generations<'a> {
 
     /// The live generation; none if that is not known. An empty name if there is no symlink of ours.
     fn live(&self) -> Option<OsString> {
-        match self.place.link("") {
+        match self.artifact.link("") {
             Ok(to) => Some(to.file_name().unwrap_or_default().to_os_string()),
             Err(_) => {
-                match rustix::fs::statat(&self.place.parent, &self.place.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+                match rustix::fs::statat(
+                    &self.artifact.parent,
+                    &self.artifact.name,
+                    rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+                ) {
                     Err(e) if vanished(&e.into()) => Some(OsString::new()),
                     // A real folder: what is here was displaced by it.
                     Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Some(OsString::new()),
@@ -113,8 +117,8 @@ impl<'a> Generations<'a> {
 }
 
 /// Whether a symlink that points here is one of ours.
-pub(crate) fn is_ours(place: &ArtifactPath, to: &Path) -> bool {
-    let Ok(folder) = place.beside(".generations") else { return false };
+pub(crate) fn is_ours(artifact: &ArtifactPath, to: &Path) -> bool {
+    let Ok(folder) = artifact.sibling(".generations") else { return false };
     let name = to.file_name().and_then(OsStr::to_str);
     to.parent() == Some(Path::new(&folder)) && name.is_some_and(|name| parse(name).is_some())
 }

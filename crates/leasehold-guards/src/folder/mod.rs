@@ -72,10 +72,10 @@ impl ArtifactGuard<WholeFolder> {
     pub fn publish(&self, token: &impl AsRef<Token>, source: &Path) -> Result<HighWater> {
         let token = token.as_ref();
         let scene = self.scene();
-        let place = self.locate()?;
-        let replacement = self.replacement(&place)?;
-        self.apart(&place, source)?;
-        let permits = Permits::open(scene, &place, token)?;
+        let artifact = self.locate()?;
+        let replacement = self.replacement(&artifact)?;
+        self.apart(&artifact, source)?;
+        let permits = Permits::open(scene, &artifact, token)?;
         permits.seal()?;
         let _turn = permits.turn()?;
         permits.drop_abandoned();
@@ -85,15 +85,15 @@ impl ArtifactGuard<WholeFolder> {
             .and_then(|()| tree::copy(&scene, &permits, source, &Path::new(&stage).join("tree")))
             .and_then(|()| scene.take(FileStep::SyncPayload, || Ok(())));
         let published = staged.and_then(|()| match replacement {
-            Replacement::Symlink => self.swap_symlink(&permits, &place, token, &stage),
-            Replacement::Exchange => self.exchange(&permits, &place, token, &stage, &held),
+            Replacement::Symlink => self.swap_symlink(&permits, &artifact, token, &stage),
+            Replacement::Exchange => self.exchange(&permits, &artifact, token, &stage, &held),
         });
         // After an exchange the stage may hold the old tree. Failing to remove it does not undo the publish.
         if scene.take(FileStep::Collect, || Ok(())).is_ok() || published.is_err() {
             permits.drop_stage(&stage);
         }
         if published.is_ok() {
-            self.keep_rescued(&permits, &place, token);
+            self.keep_rescued(&permits, &artifact, token);
         }
         drop(held);
         published
@@ -102,12 +102,12 @@ impl ArtifactGuard<WholeFolder> {
     fn swap_symlink(
         &self,
         permits: &Permits<'_>,
-        place: &ArtifactPath,
+        artifact: &ArtifactPath,
         token: &Token,
         stage: &str,
     ) -> Result<HighWater> {
         let scene = self.scene();
-        let generations = Generations::open(&scene, place)?;
+        let generations = Generations::open(&scene, artifact)?;
         let name = generations.next_name(token);
         let (tree, link) = (format!("{stage}/tree"), format!("{stage}/link"));
         rustix::fs::symlinkat(generations.link_to(&name), permits.fence(), link.as_str())
@@ -119,7 +119,7 @@ impl ArtifactGuard<WholeFolder> {
             })
             .map_err(|e| permits.why(FileStep::MoveGeneration, e))?;
         let published = permits.publish(self.policy, || {
-            Ok(rustix::fs::renameat(permits.fence(), link.as_str(), &place.parent, &place.name)?)
+            Ok(rustix::fs::renameat(permits.fence(), link.as_str(), &artifact.parent, &artifact.name)?)
         });
         match published {
             Ok(_) => generations.collect(&scene, permits.fence(), token.epoch, self.artifact.keep),
@@ -131,7 +131,7 @@ impl ArtifactGuard<WholeFolder> {
     fn exchange(
         &self,
         permits: &Permits<'_>,
-        place: &ArtifactPath,
+        artifact: &ArtifactPath,
         token: &Token,
         stage: &str,
         held: &OwnedFd,
@@ -142,8 +142,8 @@ impl ArtifactGuard<WholeFolder> {
             let answer = leasehold_system::rename::exchange(
                 permits.fence(),
                 Path::new(&tree),
-                &place.parent,
-                Path::new(&place.name),
+                &artifact.parent,
+                Path::new(&artifact.name),
             );
             unsupported = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Unsupported);
             answer
@@ -157,20 +157,20 @@ impl ArtifactGuard<WholeFolder> {
             return Err(Error::new(Kind::Unsupported, message));
         }
         if published.is_ok() {
-            self.keep_displaced(permits, place, token, &tree);
+            self.keep_displaced(permits, artifact, token, &tree);
         }
         published
     }
 
     /// The old tree is moved to the generations: it may be the only copy of what somebody made by hand. If that fails,
     /// the publish is still done.
-    fn keep_displaced(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token, tree: &str) {
+    fn keep_displaced(&self, permits: &Permits<'_>, artifact: &ArtifactPath, token: &Token, tree: &str) {
         // The publish is done, so this is not observed.
         let scene = self.scene().quiet();
         if self.artifact.keep == 0 {
             return;
         }
-        let Ok(generations) = Generations::open(&scene, place) else { return };
+        let Ok(generations) = Generations::open(&scene, artifact) else { return };
         let name = generations.next_name(token);
         let moved = scene.attempt(FileStep::MoveGeneration, || {
             Ok(rustix::fs::renameat(permits.fence(), tree, generations.folder(), name.as_str())?)
@@ -182,25 +182,25 @@ impl ArtifactGuard<WholeFolder> {
 
     /// What publishers that died have displaced is moved to the generations too, after the old ones were removed. So
     /// it stays for one publish more.
-    fn keep_rescued(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token) {
+    fn keep_rescued(&self, permits: &Permits<'_>, artifact: &ArtifactPath, token: &Token) {
         let scene = self.scene().quiet();
         let Ok(found) = fence::names(permits.fence()) else { return };
         for (name, _) in found.into_iter().filter(|(name, _)| name.starts_with(DISPLACED)) {
             if self.artifact.keep == 0 {
                 discard_aside(&scene, permits.fence(), &name, permits.fence());
-            } else if let Ok(generations) = Generations::open(&scene, place) {
+            } else if let Ok(generations) = Generations::open(&scene, artifact) {
                 let generation = generations.next_name(token);
                 let _ = rustix::fs::renameat(permits.fence(), name.as_str(), generations.folder(), generation.as_str());
             }
         }
     }
 
-    fn replacement(&self, place: &ArtifactPath) -> Result<Replacement> {
-        let kind = place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
+    fn replacement(&self, artifact: &ArtifactPath) -> Result<Replacement> {
+        let kind = artifact.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
         let allowed = match kind {
             None => return Ok(Replacement::Symlink),
             Some(FileType::Directory) => return Ok(Replacement::Exchange),
-            Some(FileType::Symlink) if generations::is_ours(place, &place.link(&self.resource)?) => {
+            Some(FileType::Symlink) if generations::is_ours(artifact, &artifact.link(&self.resource)?) => {
                 return Ok(Replacement::Symlink);
             }
             Some(FileType::Symlink) => "it is a symlink that no publish made; publish to where it leads, or remove it",
@@ -213,8 +213,8 @@ impl ArtifactGuard<WholeFolder> {
     }
 
     /// A tree that holds its own destination would be copied into itself.
-    fn apart(&self, place: &ArtifactPath, source: &Path) -> Result<()> {
-        let (Ok(from), Ok(around)) = (source.canonicalize(), place.folder.canonicalize()) else { return Ok(()) };
+    fn apart(&self, artifact: &ArtifactPath, source: &Path) -> Result<()> {
+        let (Ok(from), Ok(around)) = (source.canonicalize(), artifact.folder.canonicalize()) else { return Ok(()) };
         if around.starts_with(&from) || self.path().canonicalize().is_ok_and(|target| target.starts_with(&from)) {
             return Err(Error::invalid("source", shown(source), format!("it is or holds `{}` itself", self.resource)));
         }

@@ -34,8 +34,8 @@ impl Fence {
     }
 
     /// Whether its trail goes back to this commit, or to the first one.
-    pub(crate) fn passed(&self, place: Option<&Oid>) -> bool {
-        place.is_some_and(|oid| self.after.contains(oid)) || self.after.len() < TRAIL
+    pub(crate) fn passed(&self, tip: Option<&Oid>) -> bool {
+        tip.is_some_and(|oid| self.after.contains(oid)) || self.after.len() < TRAIL
     }
 
     /// The leases that the next commit has to name.

@@ -73,7 +73,7 @@ pub(super) async fn read_fence(
             return Fence::read(oid, &commit, fence).map(Some);
         }
         let fetched = site.fetch(fence).await?;
-        if !fetched.succeeded && !fetched.said.contains("couldn't find remote ref") {
+        if !fetched.succeeded && !is_gone(&fetched.said) {
             return Err(Error::new(Kind::Unavailable, format!("cannot read {what}: {}", fetched.complaint())));
         }
         match read_commit(site, &oid).await? {
@@ -91,6 +91,11 @@ pub(super) async fn read_fence(
     Err(Error::new(Kind::Contended, message))
 }
 
+/// Whether a fetch found that the remote no longer has the ref. Git says so in its message only.
+fn is_gone(said: &str) -> bool {
+    said.contains("couldn't find remote ref")
+}
+
 /// A commit that is here already; none if it is not, or is no commit.
 async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>> {
     let mut command = site.git.command(["cat-file", "commit", oid.as_str()]);
@@ -98,4 +103,16 @@ async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>> {
     command.env("GIT_NO_LAZY_FETCH", "1");
     let answer = site.git.finish(command).await?;
     Ok(answer.succeeded.then(|| String::from_utf8_lossy(&answer.stdout).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As git prints it, with `LC_ALL=C`.
+    #[test]
+    fn a_ref_that_is_gone_is_told_from_a_remote_that_failed() {
+        assert!(is_gone("fatal: couldn't find remote ref refs/fence/job\n"));
+        assert!(!is_gone("fatal: Could not read from remote repository.\n"));
+    }
 }

@@ -296,7 +296,7 @@ impl<'a> FencedPush<'a> {
         }
         let words: Vec<&str> =
             answer.said.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim).collect();
-        if reason.contains("unpacker error") || answer.said.contains(UNPACK) {
+        if is_unpack_failure(reason, &answer.said) {
             return Err(self.not_stored(answer, &words));
         }
         let advice = if name == self.fence && !reason.contains("hook declined") {
@@ -416,6 +416,11 @@ impl<'a> FencedPush<'a> {
     }
 }
 
+/// Whether the remote could not store what was sent: by its reason for a ref, or by what git printed.
+fn is_unpack_failure(reason: &str, said: &str) -> bool {
+    reason.contains("unpacker error") || said.contains(UNPACK)
+}
+
 async fn pause(attempt: u32) {
     if attempt > 0 {
         tokio::time::sleep(PAUSE * attempt).await;
@@ -426,4 +431,17 @@ async fn pause(attempt: u32) {
 fn told(answer: &Answer) -> String {
     let is_ours = |line: &&str| !line.starts_with("hint:");
     answer.said.lines().filter(is_ours).map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As git prints it of a remote whose disk is full, with `LC_ALL=C`.
+    #[test]
+    fn a_remote_that_cannot_store_is_told_from_one_that_refuses() {
+        assert!(is_unpack_failure("unpacker error", ""));
+        assert!(is_unpack_failure("", "error: remote unpack failed: index-pack abnormal exit\n"));
+        assert!(!is_unpack_failure("pre-receive hook declined", "remote: no\n"));
+    }
 }

@@ -179,7 +179,7 @@ impl<'de> Visitor<'de> for Messages {
         let mut message = Message::default();
         let mut seen = [false; 3];
         while let Some(key) = map.next_key::<String>()? {
-            let place = match key.as_str() {
+            let index = match key.as_str() {
                 "id" => 0,
                 "method" => 1,
                 "params" => 2,
@@ -189,10 +189,10 @@ impl<'de> Visitor<'de> for Messages {
                     continue;
                 }
             };
-            if std::mem::replace(&mut seen[place], true) {
+            if std::mem::replace(&mut seen[index], true) {
                 return Err(A::Error::custom(format!("key `{key}` is there twice")));
             }
-            match place {
+            match index {
                 0 => message.id = Some(id(map.next_value()?).map_err(A::Error::custom)?),
                 1 => message.method = map.next_value::<Value>()?.as_str().map(str::to_owned),
                 _ => message.params = map.next_value()?,

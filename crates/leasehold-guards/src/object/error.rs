@@ -55,4 +55,17 @@ mod tests {
             assert!(error.to_string().contains("cannot use the token in `/token`"), "{error}");
         }
     }
+    /// As the driver prints the answer of MinIO, SeaweedFS or an appliance whose disk is full.
+    #[test]
+    fn a_full_server_has_changed_nothing() {
+        let answered = |status: &str| {
+            let said =
+                format!("Error performing PUT http://h/b/x in 2ms - Server returned non-2xx status code: {status}: ");
+            object_store::Error::Generic { store: "S3", source: said.into() }
+        };
+        let full = failure(&answered("507 Insufficient Storage"), "s3://b/x", Kind::Indeterminate);
+        assert_eq!(full.kind(), Kind::Unavailable);
+        let other = failure(&answered("500 Internal Server Error"), "s3://b/x", Kind::Indeterminate);
+        assert_eq!(other.kind(), Kind::Indeterminate);
+    }
 }

@@ -215,7 +215,7 @@ impl ObjectGuard {
         .await
     }
 
-    /// Deletes the object and its fence with it. Only for scratch names: a stale writer that comes later creates it anew.
+    /// Deletes the object and its fence with it. Only for scratch names: a stale writer that comes later creates it again.
     pub async fn remove(&self) -> Result<()> {
         let gone = in_time(LOOK, &self.resource, Kind::Unavailable, self.store.delete(&self.key)).await?;
         gone.map_err(|e| failure(&e, &self.resource, Kind::Unavailable))

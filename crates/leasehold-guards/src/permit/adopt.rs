@@ -51,16 +51,16 @@ fn inode_in(name: &str) -> Option<u64> {
     inode.parse().ok()
 }
 
-/// Gives the artifact at `place` to the lease of `token`, if the fence still is what the operator saw.
+/// Gives the artifact at `artifact` to the lease of `token`, if the fence still is what the operator saw.
 pub(crate) fn adopt(
     scene: Scene<'_>,
-    place: &ArtifactPath,
+    artifact: &ArtifactPath,
     from: &HighWater,
     token: &Token,
     by: &Who,
     why: &Why,
 ) -> Result<HighWater> {
-    let name = place.beside(".fence")?;
+    let name = artifact.sibling(".fence")?;
     let changed = |now: &str| {
         let message = format!(
             "the fence has changed: resource=`{}` was fenced by {} when you looked, {now} now; nothing was changed, look \
@@ -70,9 +70,9 @@ pub(crate) fn adopt(
         );
         Error::new(Kind::Contended, message)
     };
-    let Some(former) = open_fence(&scene, place, &name)? else { return Err(changed("by nobody")) };
+    let Some(former) = open_fence(&scene, artifact, &name)? else { return Err(changed("by nobody")) };
     lock(&scene, &former)?;
-    if !is_at_its_place(&scene, place, &former)? {
+    if !is_still_current(&scene, artifact, &former)? {
         return Err(changed("by another lease"));
     }
     let unchanged = || match high_in(&scene, &former)? {
@@ -86,27 +86,27 @@ pub(crate) fn adopt(
         None => Err(changed("by nobody")),
     };
     unchanged()?;
-    nesting::refuse(&scene, place)?;
+    nesting::refuse(&scene, artifact)?;
     if (&from.lease, from.lineage) == (&token.lease, token.lineage) {
         // It is this lease's already, perhaps by an adoption that was interrupted: sealing completes it.
-        return Permits::open(scene, place, token)?.seal();
+        return Permits::open(scene, artifact, token)?.seal();
     }
     let earlier = read_earlier(&scene, &former)?.given(scene.resource, from, token, MAX_FORMER_BYTES)?;
-    let beside = open_beside(&scene, place)?;
+    let staging = open_staging(&scene, artifact)?;
     let undo = |staged: Option<&str>| {
         if let Some(staged) = staged {
-            discard_aside(&scene, &beside, staged, &former);
+            discard_aside(&scene, &staging, staged, &former);
         }
-        if let Ok(name) = place.beside(".adopt") {
-            let _ = rustix::fs::unlinkat(&place.parent, name, AtFlags::REMOVEDIR);
+        if let Ok(name) = artifact.sibling(".adopt") {
+            let _ = rustix::fs::unlinkat(&artifact.parent, name, AtFlags::REMOVEDIR);
         }
     };
-    let staged = stage(&scene, &beside, &earlier, token, &note(from, token, by, why)).inspect_err(|_| undo(None))?;
+    let staged = stage(&scene, &staging, &earlier, token, &note(from, token, by, why)).inspect_err(|_| undo(None))?;
     // Checked after staging: a newer epoch of the former lease is either seen here, or removes what was staged.
     let exchanged = unchanged().and_then(|()| {
         scene
             .attempt(FileStep::ExchangeFence, || {
-                leasehold_system::rename::exchange(&beside, Path::new(&staged), &place.parent, Path::new(&name))
+                leasehold_system::rename::exchange(&staging, Path::new(&staged), &artifact.parent, Path::new(&name))
             })
             .map_err(|e| match e {
                 e if e.kind() == io::ErrorKind::Unsupported => no_exchange(&scene, &name),
@@ -116,8 +116,8 @@ pub(crate) fn adopt(
     });
     exchanged.inspect_err(|_| undo(Some(&staged)))?;
     let sealed = scene
-        .take(FileStep::SyncParent, || sync(&place.parent))
-        .and_then(|()| Permits::open(scene, place, token)?.seal());
+        .take(FileStep::SyncParent, || sync(&artifact.parent))
+        .and_then(|()| Permits::open(scene, artifact, token)?.seal());
     sealed.map_err(|e| unfinished(&scene, from, token, e))
 }
 
@@ -152,8 +152,8 @@ fn described(high: &HighWater) -> String {
     format!("{} of lineage {}", high.token(), high.lineage)
 }
 
-fn is_at_its_place(scene: &Scene<'_>, place: &ArtifactPath, fence: &OwnedFd) -> Result<bool> {
-    let at = rustix::fs::statat(&place.parent, place.beside(".fence")?, AtFlags::SYMLINK_NOFOLLOW);
+fn is_still_current(scene: &Scene<'_>, artifact: &ArtifactPath, fence: &OwnedFd) -> Result<bool> {
+    let at = rustix::fs::statat(&artifact.parent, artifact.sibling(".fence")?, AtFlags::SYMLINK_NOFOLLOW);
     let ours = rustix::fs::fstat(fence).map_err(|e| scene.failed(FileStep::List, e.into()))?;
     match at {
         Ok(at) => Ok((at.st_dev, at.st_ino) == (ours.st_dev, ours.st_ino)),
@@ -162,24 +162,26 @@ fn is_at_its_place(scene: &Scene<'_>, place: &ArtifactPath, fence: &OwnedFd) -> 
     }
 }
 
-fn open_beside(scene: &Scene<'_>, place: &ArtifactPath) -> Result<OwnedFd> {
-    let name = place.beside(".adopt")?;
-    scene.take(FileStep::StageFence, || match rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777)) {
-        Err(e) if !exists(&e.into()) => Err(e.into()),
-        _ => Ok(open_folder(&place.parent, &name)?),
+fn open_staging(scene: &Scene<'_>, artifact: &ArtifactPath) -> Result<OwnedFd> {
+    let name = artifact.sibling(".adopt")?;
+    scene.take(FileStep::StageFence, || {
+        match rustix::fs::mkdirat(&artifact.parent, &name, Mode::from_raw_mode(0o777)) {
+            Err(e) if !exists(&e.into()) => Err(e.into()),
+            _ => Ok(open_folder(&artifact.parent, &name)?),
+        }
     })
 }
 
 /// Makes a fence folder of the new lease, with a permit that is not marked as sealed yet; durable when it returns.
-fn stage(scene: &Scene<'_>, beside: &OwnedFd, earlier: &Former, token: &Token, note: &str) -> Result<String> {
+fn stage(scene: &Scene<'_>, staging: &OwnedFd, earlier: &Former, token: &Token, note: &str) -> Result<String> {
     let nonce = Nonce::random();
     let new = format!("{NEW}{nonce}");
     let lease = codec::encode("fence", &(&token.lease, token.lineage))?;
     let earlier = codec::encode(EARLIER, &earlier.to_string())?;
     let made = scene.attempt(FileStep::StageFence, || {
         let mode = Mode::from_raw_mode(0o777);
-        rustix::fs::mkdirat(beside, new.as_str(), mode)?;
-        let fence = open_folder(beside, new.as_str())?;
+        rustix::fs::mkdirat(staging, new.as_str(), mode)?;
+        let fence = open_folder(staging, new.as_str())?;
         for (name, bytes) in [(LEASE, lease.as_slice()), (EARLIER, &earlier), (ADOPTED, note.as_bytes())] {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file = File::from(rustix::fs::openat(&fence, name, flags, Mode::from_raw_mode(0o666))?);
@@ -189,12 +191,12 @@ fn stage(scene: &Scene<'_>, beside: &OwnedFd, earlier: &Former, token: &Token, n
         rustix::fs::mkdirat(&fence, permit_name(token.epoch, token.nonce), mode)?;
         sync(&fence)?;
         let staged = format!("{nonce}-{}", rustix::fs::fstat(&fence)?.st_ino);
-        rustix::fs::renameat(beside, new.as_str(), beside, staged.as_str())?;
-        sync(beside)?;
+        rustix::fs::renameat(staging, new.as_str(), staging, staged.as_str())?;
+        sync(staging)?;
         Ok(staged)
     });
     made.map_err(|e| {
-        discard_aside(scene, beside, &new, beside);
+        discard_aside(scene, staging, &new, staging);
         scene.failed(FileStep::StageFence, e)
     })
 }
@@ -224,13 +226,13 @@ impl Permits<'_> {
     /// Completes adoptions that were interrupted. Those that have not changed anything yet are undone, because the
     /// fence is no longer what their operator saw. Fences that were displaced are retired.
     pub(crate) fn settle(&self) -> Result<()> {
-        let name = self.place.beside(".adopt")?;
-        match open_folder(&self.place.parent, &name) {
+        let name = self.artifact.sibling(".adopt")?;
+        match open_folder(&self.artifact.parent, &name) {
             Err(Errno::NOENT) => {}
             Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
-            Ok(beside) => {
-                self.move_in(&beside)?;
-                let _ = rustix::fs::unlinkat(&self.place.parent, &name, AtFlags::REMOVEDIR);
+            Ok(staging) => {
+                self.move_in(&staging)?;
+                let _ = rustix::fs::unlinkat(&self.artifact.parent, &name, AtFlags::REMOVEDIR);
             }
         }
         self.retire_former()
@@ -257,16 +259,16 @@ impl Permits<'_> {
     }
 
     /// Moves the contents of `.NAME.adopt` into our own fence, where nobody can exchange them any more.
-    fn move_in(&self, beside: &OwnedFd) -> Result<()> {
-        let found = self.scene.take(FileStep::Retire, || names(beside))?;
+    fn move_in(&self, staging: &OwnedFd) -> Result<()> {
+        let found = self.scene.take(FileStep::Retire, || names(staging))?;
         for (name, kind) in found {
             if kind != FileType::Directory {
                 continue;
             }
             if name.starts_with(NEW) || name.starts_with(GONE) {
-                discard_aside(&self.scene, beside, &name, &self.fence);
+                discard_aside(&self.scene, staging, &name, &self.fence);
             } else if is_staged_name(&name) {
-                match rustix::fs::renameat(beside, name.as_str(), &self.fence, format!("{FORMER}{name}")) {
+                match rustix::fs::renameat(staging, name.as_str(), &self.fence, format!("{FORMER}{name}")) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     // A folder cannot be moved into itself: our own fence was displaced.
                     Err(Errno::INVAL) => return Err(self.adopted()),
@@ -286,15 +288,15 @@ impl Permits<'_> {
             Err(Errno::NOENT) => {}
             Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
         }
-        let permits = Permits::inside(self.scene, self.place, &last, former);
-        permits.seal_anew(&|| permits.retire_former()).map(|_| ())
+        let permits = Permits::inside(self.scene, self.artifact, &last, former);
+        permits.seal_again(&|| permits.retire_former()).map(|_| ())
     }
 
     /// The error for a fence that was displaced while we had it open: the lease that has the artifact now refuses us.
     pub(crate) fn adopted(&self) -> Error {
         let refused = || {
-            let name = self.place.beside(".fence")?;
-            if let Some(fence) = open_fence(&self.scene, self.place, &name)?
+            let name = self.artifact.sibling(".fence")?;
+            if let Some(fence) = open_fence(&self.scene, self.artifact, &name)?
                 && let Some(lease) = read_lease(&self.scene, &fence)?
             {
                 self.refuse_other(&fence, lease)?;

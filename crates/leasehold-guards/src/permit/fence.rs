@@ -47,8 +47,8 @@ impl Listing {
 }
 
 /// The highest permit, whoever asks. Nothing is created.
-pub(crate) fn high_water(scene: &Scene<'_>, place: &ArtifactPath) -> Result<Option<HighWater>> {
-    match open_fence(scene, place, &place.beside(".fence")?)? {
+pub(crate) fn high_water(scene: &Scene<'_>, artifact: &ArtifactPath) -> Result<Option<HighWater>> {
+    match open_fence(scene, artifact, &artifact.sibling(".fence")?)? {
         Some(fence) => high_in(scene, &fence),
         None => Ok(None),
     }
@@ -91,8 +91,8 @@ pub(crate) fn open_folder(at: impl AsFd, name: impl Arg) -> rustix::io::Result<O
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
 
-pub(crate) fn open_fence(scene: &Scene<'_>, place: &ArtifactPath, name: &OsStr) -> Result<Option<OwnedFd>> {
-    match open_folder(&place.parent, name) {
+pub(crate) fn open_fence(scene: &Scene<'_>, artifact: &ArtifactPath, name: &OsStr) -> Result<Option<OwnedFd>> {
+    match open_folder(&artifact.parent, name) {
         Ok(fence) => Ok(Some(fence)),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::new(
@@ -108,8 +108,8 @@ pub(crate) fn open_fence(scene: &Scene<'_>, place: &ArtifactPath, name: &OsStr) 
 }
 
 pub(crate) fn read_lease(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<(LeaseName, Lineage)>> {
-    let place = || format!("lease of {}", scene.resource);
-    read_file(scene, fence, LEASE)?.map(|bytes| codec::decode("fence", &bytes, &place())).transpose()
+    let what = || format!("lease of {}", scene.resource);
+    read_file(scene, fence, LEASE)?.map(|bytes| codec::decode("fence", &bytes, &what())).transpose()
 }
 
 /// A file of ours in the fence folder; none if it is not there.
@@ -132,7 +132,7 @@ pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
     for (name, kind) in names {
         if let Some(permit) = parse_permit(&name) {
             if kind != FileType::Directory {
-                return Err(scene.corrupt(&format!("`{name}` is not a folder; nothing of ours made it, remove it")));
+                return Err(scene.corrupt(&format!("`{name}` is not a folder; Leasehold did not create it, remove it")));
             }
             listing.permits.push(permit);
         } else if is_leftover(&name, kind) {

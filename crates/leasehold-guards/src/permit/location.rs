@@ -86,15 +86,15 @@ impl ArtifactPath {
         }
         let mut at = path.to_path_buf();
         for _ in 0..MAX_SYMLINKS {
-            let place = ArtifactPath::look(&at, resource)?;
-            match place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                None | Some(FileType::RegularFile) => return place.outside_of_guards(path, resource),
+            let artifact = ArtifactPath::look(&at, resource)?;
+            match artifact.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                None | Some(FileType::RegularFile) => return artifact.outside_of_guards(path, resource),
                 Some(FileType::Symlink) => {
-                    let to = place.link(resource)?;
+                    let to = artifact.link(resource)?;
                     if names_a_folder(&to) {
                         return Err(is_a_folder(resource));
                     }
-                    at = place.folder.join(to);
+                    at = artifact.folder.join(to);
                 }
                 Some(FileType::Directory) => return Err(is_a_folder(resource)),
                 Some(_) => {
@@ -119,7 +119,7 @@ impl ArtifactPath {
     }
 
     /// The hidden name beside the artifact that ends in `suffix`: `.out.json.fence`.
-    pub(crate) fn beside(&self, suffix: &str) -> Result<OsString> {
+    pub(crate) fn sibling(&self, suffix: &str) -> Result<OsString> {
         let hidden = hidden(&self.name, suffix);
         if hidden.len() > MAX_NAME_BYTES { Err(too_long(&self.name)) } else { Ok(hidden) }
     }

@@ -56,7 +56,7 @@ const FOLDER_MODE: u32 = 0o777;
 #[derive(Debug)]
 pub(crate) struct Permits<'a> {
     pub(crate) scene: Scene<'a>,
-    pub(crate) place: &'a ArtifactPath,
+    pub(crate) artifact: &'a ArtifactPath,
     pub(crate) token: &'a Token,
     pub(crate) fence: OwnedFd,
     pub(crate) own: String,
@@ -65,39 +65,39 @@ pub(crate) struct Permits<'a> {
 impl<'a> Permits<'a> {
     /// Opens the fence folder, and creates it if there is none. A token of another lease is refused here, before
     /// anything is created on its behalf.
-    pub(crate) fn open(scene: Scene<'a>, place: &'a ArtifactPath, token: &'a Token) -> Result<Self> {
-        let name = place.beside(".fence")?;
+    pub(crate) fn open(scene: Scene<'a>, artifact: &'a ArtifactPath, token: &'a Token) -> Result<Self> {
+        let name = artifact.sibling(".fence")?;
         let mut made_here = false;
-        let fence = match open_fence(&scene, place, &name)? {
+        let fence = match open_fence(&scene, artifact, &name)? {
             Some(fence) => fence,
             None => {
                 // Checked before the folder is made, and again after.
-                nesting::refuse(&scene, place)?;
+                nesting::refuse(&scene, artifact)?;
                 let made = scene.attempt(FileStep::MakeFence, || {
-                    Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
+                    Ok(rustix::fs::mkdirat(&artifact.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
                 });
                 match made {
                     Err(e) if !exists(&e) => return Err(scene.failed(FileStep::MakeFence, e)),
                     answer => made_here = answer.is_ok(),
                 }
-                if made_here && let Err(e) = scene.attempt(FileStep::SyncFence, || sync(&place.parent)) {
+                if made_here && let Err(e) = scene.attempt(FileStep::SyncFence, || sync(&artifact.parent)) {
                     // Removed while it is empty, so that the next writer makes a new one: a second sync would prove
                     // nothing.
-                    let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+                    let _ = rustix::fs::unlinkat(&artifact.parent, &name, AtFlags::REMOVEDIR);
                     return Err(scene.failed(FileStep::SyncFence, e));
                 }
-                open_fence(&scene, place, &name)?
+                open_fence(&scene, artifact, &name)?
                     .ok_or_else(|| scene.corrupt("the fence folder was removed while it was used; try again"))?
             }
         };
-        if let Err(refused) = nesting::refuse(&scene, place) {
+        if let Err(refused) = nesting::refuse(&scene, artifact) {
             if made_here {
                 // Removes it only if it is empty.
-                let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+                let _ = rustix::fs::unlinkat(&artifact.parent, &name, AtFlags::REMOVEDIR);
             }
             return Err(refused);
         }
-        let permits = Permits::inside(scene, place, token, fence);
+        let permits = Permits::inside(scene, artifact, token, fence);
         let lease = match read_lease(&permits.scene, &permits.fence)? {
             Some(lease) => lease,
             None => permits.found_lease()?,
@@ -107,8 +107,8 @@ impl<'a> Permits<'a> {
     }
 
     /// The permits in a fence folder that was opened already.
-    pub(crate) fn inside(scene: Scene<'a>, place: &'a ArtifactPath, token: &'a Token, fence: OwnedFd) -> Self {
-        Permits { scene, place, token, fence, own: permit_name(token.epoch, token.nonce) }
+    pub(crate) fn inside(scene: Scene<'a>, artifact: &'a ArtifactPath, token: &'a Token, fence: OwnedFd) -> Self {
+        Permits { scene, artifact, token, fence, own: permit_name(token.epoch, token.nonce) }
     }
 
     /// Refuses our token if `fence` belongs to another lease.
@@ -161,11 +161,11 @@ impl<'a> Permits<'a> {
         if listing.permits.contains(&(self.token.epoch, self.token.nonce)) && self.marked(SEALED)? {
             return Ok(high);
         }
-        self.seal_anew(&|| self.settle())
+        self.seal_again(&|| self.settle())
     }
 
     /// Seals without trusting any mark. `last` runs when every lower epoch is gone, before the permit is marked.
-    pub(crate) fn seal_anew(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
+    pub(crate) fn seal_again(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
         for _ in 0..MAX_ENTRIES {
             let made = self.make_own()?;
             let anchor = format!("{}/{ANCHOR}{}", self.own, Nonce::random());
@@ -219,7 +219,7 @@ impl<'a> Permits<'a> {
     fn make_own(&self) -> Result<bool> {
         let mode = Mode::from_raw_mode(FOLDER_MODE as _);
         self.scene.take(FileStep::MakePermit, || match rustix::fs::mkdirat(&self.fence, self.own.as_str(), mode) {
-            Err(Errno::EXIST) => self.make_own_anew(mode),
+            Err(Errno::EXIST) => self.make_own_again(mode),
             made => Ok(made.map(|()| true)?),
         })
     }
@@ -227,7 +227,7 @@ impl<'a> Permits<'a> {
     /// Replaces our permit, which is not sealed, by a new folder. Its maker may have failed to sync it, and a second
     /// sync would prove nothing: only a new entry can be made durable. There is a permit at every moment. One that is
     /// not empty stays, because another process of our tenure is sealing.
-    fn make_own_anew(&self, mode: Mode) -> io::Result<bool> {
+    fn make_own_again(&self, mode: Mode) -> io::Result<bool> {
         let fresh = gone_name();
         rustix::fs::mkdirat(&self.fence, fresh.as_str(), mode)?;
         let placed = rustix::fs::renameat(&self.fence, fresh.as_str(), &self.fence, self.own.as_str());
@@ -249,7 +249,7 @@ impl<'a> Permits<'a> {
                 // Before anything lower is removed: a crash must not leave a fence that remembers neither.
                 self.scene.take(FileStep::SyncFence, || {
                     sync(&self.fence)?;
-                    sync(&self.place.parent)
+                    sync(&self.artifact.parent)
                 })?;
                 durable = true;
             }
@@ -349,7 +349,7 @@ impl<'a> Permits<'a> {
             }
             return Err(why);
         }
-        self.scene.attempt(FileStep::SyncParent, || sync(&self.place.parent)).map_err(|e| self.scene.unsure(e))?;
+        self.scene.attempt(FileStep::SyncParent, || sync(&self.artifact.parent)).map_err(|e| self.scene.unsure(e))?;
         Ok(self.high_now(1))
     }
 

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 const MAX_NAMED: usize = 3;
 
 /// Refuses a place in a folder that is guarded as a whole, and a folder whose parts are guarded.
-pub(crate) fn refuse(scene: &Scene<'_>, place: &ArtifactPath) -> Result<()> {
-    let folder = place.folder.canonicalize().map_err(|e| scene.failed(FileStep::List, e))?;
+pub(crate) fn refuse(scene: &Scene<'_>, artifact: &ArtifactPath) -> Result<()> {
+    let folder = artifact.folder.canonicalize().map_err(|e| scene.failed(FileStep::List, e))?;
     for around in folder.ancestors() {
         let Some(fence) = fence_of(around) else { continue };
         let message = format!(
@@ -35,11 +35,11 @@ pub(crate) fn refuse(scene: &Scene<'_>, place: &ArtifactPath) -> Result<()> {
         );
         return Err(Error::new(Kind::Invalid, message));
     }
-    let is_folder = place.found.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
+    let is_folder = artifact.found.as_ref().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
     if !is_folder {
         return Ok(());
     }
-    let fences = fences_in(&place.folder.join(&place.name)).map_err(|e| scene.failed(FileStep::List, e))?;
+    let fences = fences_in(&artifact.folder.join(&artifact.name)).map_err(|e| scene.failed(FileStep::List, e))?;
     if fences.is_empty() {
         return Ok(());
     }

@@ -324,9 +324,9 @@ pub(crate) fn undone(resource: &str, why: impl fmt::Display) -> Error {
 }
 
 /// The error for a database that was never set up.
-pub(crate) fn not_set_up(resource: &str, place: &str) -> Error {
+pub(crate) fn not_set_up(resource: &str, location: &str) -> Error {
     let message =
-        format!("resource=`{resource}` has no fence yet: {place} has no table leasehold_fence; set it up once");
+        format!("resource=`{resource}` has no fence yet: {location} has no table leasehold_fence; set it up once");
     Error::new(Kind::Unsupported, message).with_remedy(Remedy::SetUpSql)
 }
 

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct ServerGuard<C> {
     pub(super) connect: Connect<C>,
-    pub(super) place: String,
+    pub(super) endpoint: String,
     pub(super) resource: Resource,
     pub(super) policy: Policy,
     steps: Observed<WriteStep>,
@@ -35,14 +35,14 @@ pub struct ServerGuard<C> {
 
 impl<C> fmt::Debug for ServerGuard<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServerGuard({}#{})", self.place, self.resource)
+        write!(f, "ServerGuard({}#{})", self.endpoint, self.resource)
     }
 }
 
 impl<C> ServerGuard<C> {
-    /// A guard for a resource of the database that `connect` leads to; `place` is its name for messages.
-    pub fn new(connect: Connect<C>, place: impl Into<String>, resource: Resource, policy: Policy) -> Self {
-        ServerGuard { connect, place: place.into(), resource, policy, steps: Observed::NOBODY }
+    /// A guard for a resource of the database that `connect` leads to; `endpoint` is its name for messages.
+    pub fn new(connect: Connect<C>, endpoint: impl Into<String>, resource: Resource, policy: Policy) -> Self {
+        ServerGuard { connect, endpoint: endpoint.into(), resource, policy, steps: Observed::NOBODY }
     }
 
     /// The same guard, watched at every stage.
@@ -53,7 +53,7 @@ impl<C> ServerGuard<C> {
     }
 
     pub(super) fn reach(&self, step: WriteStep) -> Result<()> {
-        reach(&self.steps, step, &format!("{}#{}", self.place, self.resource))
+        reach(&self.steps, step, &format!("{}#{}", self.endpoint, self.resource))
     }
 }
 

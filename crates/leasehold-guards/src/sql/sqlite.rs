@@ -85,14 +85,14 @@ fn move_fence(
     token: &Token,
     policy: Option<Policy>,
     write: Nonce,
-    place: &str,
+    location: &str,
     shown: &str,
 ) -> Result<HighWater> {
     if db.is_autocommit() {
         let message = format!("resource=`{shown}`: there is no transaction to admit into; begin an immediate one");
         return Err(Error::new(Kind::Invalid, message));
     }
-    let fail = |e| failed(e, place, shown);
+    let fail = |e| failed(e, location, shown);
     let high = high_water(shown, read(db, resource).map_err(fail)?)?;
     let next = judge(shown, high.as_ref(), token, policy)?;
     set_fence(db, resource, &next, policy.map(|_| 1))?.map_err(fail)?;
@@ -137,9 +137,9 @@ fn is_refused(error: &rusqlite::Error) -> bool {
 }
 
 /// The driver's error as ours; nothing was committed.
-fn failed(error: rusqlite::Error, place: &str, resource: &str) -> Error {
+fn failed(error: rusqlite::Error, location: &str, resource: &str) -> Error {
     if error.to_string().contains("no such table: main.leasehold_fence") {
-        return not_set_up(resource, place);
+        return not_set_up(resource, location);
     }
     let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`"));
     let error_ = match error.sqlite_error_code() {
@@ -183,10 +183,10 @@ impl SqliteGuard {
     }
 
     fn resource_now(&self) -> String {
-        format!("{}#{}", self.place(), self.resource)
+        format!("{}#{}", self.location(), self.resource)
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         format!("sqlite:{}", self.path.display())
     }
 
@@ -194,7 +194,7 @@ impl SqliteGuard {
         reach(&self.steps, WriteStep::Connect, &self.resource())?;
         let create = if may_create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-        let fail = |e| failed(e, &self.place(), &self.resource());
+        let fail = |e| failed(e, &self.location(), &self.resource());
         if let Ok(Some(second)) = SecondName::of(&self.path) {
             // A file with a second name has a second log, and so a second fence.
             let message =
@@ -211,14 +211,14 @@ impl SqliteGuard {
     /// [`Guard::seal`] for callers that may block.
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
         let db = self.open(false)?;
-        let seal = || move_fence(&db, &self.resource, token, None, Nonce::random(), &self.place(), &self.resource());
+        let seal = || move_fence(&db, &self.resource, token, None, Nonce::random(), &self.location(), &self.resource());
         self.settle(&db, seal)
     }
 
     /// [`Adopt::adopt`](leasehold_core::guard::Adopt::adopt) for callers that may block.
     pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         let shown = self.resource();
-        let fail = |e| failed(e, &self.place(), &shown);
+        let fail = |e| failed(e, &self.location(), &shown);
         succession::adopt(&shown, Some(from), from, token)?;
         let db = self.open(false)?;
         self.settle(&db, || {
@@ -236,19 +236,22 @@ impl SqliteGuard {
     /// [`Guard::high_water`] for callers that may block.
     pub fn high_water_now(&self) -> Result<Option<HighWater>> {
         let db = self.open(false)?;
-        high_water(&self.resource(), read(&db, &self.resource).map_err(|e| failed(e, &self.place(), &self.resource()))?)
+        high_water(
+            &self.resource(),
+            read(&db, &self.resource).map_err(|e| failed(e, &self.location(), &self.resource()))?,
+        )
     }
 
     /// [`SqlGuard::run`] for callers that may block.
     pub fn run_now(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let db = self.open(false)?;
         let write = Nonce::random();
-        let (place, shown) = (self.place(), self.resource());
-        let fail = |e| failed(e, &place, &shown);
+        let (location, shown) = (self.location(), self.resource());
+        let fail = |e| failed(e, &location, &shown);
         let mut before = String::new();
         let ((high, counts, rows), lost) = self.within(&db, || {
             before = column(&db, &self.resource, "trail").map_err(fail)?;
-            let high = move_fence(&db, &self.resource, token, Some(self.policy), write, &place, &shown)?;
+            let high = move_fence(&db, &self.resource, token, Some(self.policy), write, &location, &shown)?;
             // A savepoint ends with its transaction, so it tells whether the transaction is still the same.
             db.execute_batch(&format!("SAVEPOINT leasehold_{write}")).map_err(fail)?;
             let (counts, rows) = self.apply(&db, script)?;
@@ -266,8 +269,8 @@ impl SqliteGuard {
     /// Acts in one transaction. If anything fails, it is rolled back. If it is unknown whether the commit was done,
     /// the reason is given.
     fn within<T>(&self, db: &Connection, act: impl FnOnce() -> Result<T>) -> Result<(T, Option<String>)> {
-        let (place, shown) = (self.place(), self.resource());
-        let fail = |e| failed(e, &place, &shown);
+        let (location, shown) = (self.location(), self.resource());
+        let fail = |e| failed(e, &location, &shown);
         reach(&self.steps, WriteStep::Admit, &shown)?;
         let _inside = critical::enter();
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
@@ -305,7 +308,7 @@ impl SqliteGuard {
                 break;
             }
             let confirmed = self.open(false).and_then(|db| {
-                let fail = |e| failed(e, &self.place(), &self.resource());
+                let fail = |e| failed(e, &self.location(), &self.resource());
                 self.within(&db, || {
                     let number = Nonce::random().to_string();
                     let read = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
@@ -440,5 +443,22 @@ impl SqlGuard for SqliteGuard {
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let (guard, token, script) = (self.clone(), token.clone(), script.clone());
         blocking(move || guard.run_now(&token, &script)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_without_a_fence_is_told_from_one_without_another_table() {
+        let db = Connection::open_in_memory().unwrap();
+        let refused = |table: &str| {
+            let error = db.prepare(&format!("SELECT 1 FROM {table}")).map(drop).unwrap_err();
+            assert_eq!(error.to_string(), format!("no such table: {table} in SELECT 1 FROM {table} at offset 14"));
+            failed(error, "sqlite:x", "r")
+        };
+        assert_eq!(refused("main.leasehold_fence").to_string(), not_set_up("r", "sqlite:x").to_string());
+        assert_eq!(refused("main.other").kind(), Kind::Unavailable);
     }
 }

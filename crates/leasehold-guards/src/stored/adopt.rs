@@ -77,7 +77,7 @@ impl StoreFence {
     }
 
     /// Puts a new high water into the store and the files, and waits until no older request can be running.
-    async fn place(&self, seen: &FenceSnapshot, filed: Option<HighWater>, next: FenceRecord) -> Result<bool> {
+    async fn put_high_water(&self, seen: &FenceSnapshot, filed: Option<HighWater>, next: FenceRecord) -> Result<bool> {
         let answered = self.coordinator.clock().now();
         let Some(high) = next.high.clone() else { return Ok(false) };
         if self.document.put(seen, next).await?.is_none() {
@@ -118,7 +118,7 @@ impl Guard for StoreFence {
                 return Ok(next);
             }
             let record = FenceRecord { high: Some(next.clone()), by: None, ..seen.record.clone() };
-            if self.place(&seen, filed, record).await? {
+            if self.put_high_water(&seen, filed, record).await? {
                 return Ok(next);
             }
         }
@@ -157,7 +157,7 @@ impl Adopt for StoreFence {
         }
         // The proxy's tenure is removed: the proxy notices before it sends anything more.
         let record = FenceRecord { high: Some(next.clone()), by: None, adopted, ..seen.record.clone() };
-        if self.place(&seen, filed, record).await? { Ok(next) } else { Err(self.contended()) }
+        if self.put_high_water(&seen, filed, record).await? { Ok(next) } else { Err(self.contended()) }
     }
 }
 

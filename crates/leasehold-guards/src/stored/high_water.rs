@@ -200,8 +200,8 @@ impl StateFolder {
     }
 
     fn decode(&self, name: &str, bytes: &[u8]) -> Result<Entry> {
-        let place = self.folder.join(name).display().to_string();
-        let entry: Entry = codec::decode(KIND, bytes, &place)?;
+        let path = self.folder.join(name).display().to_string();
+        let entry: Entry = codec::decode(KIND, bytes, &path)?;
         if entry.resource != self.resource {
             return Err(self.corrupt(&format!("`{name}` is of resource=`{}`", entry.resource)));
         }

@@ -28,8 +28,8 @@ pub async fn write_row(url: &str, resource: &str, epoch: u64, sql: &str, mut pau
 
 /// The same for an object: looks at it, compares, puts without a condition.
 pub async fn write_object(url: &str, name: &str, epoch: u64, mut pause: impl FnMut()) -> Result<()> {
-    let (place, query) = url.split_once('?').unwrap();
-    let full: leasehold_stores::StoreUrl = format!("{place}/{name}?{query}").parse()?;
+    let (base, query) = url.split_once('?').unwrap();
+    let full: leasehold_stores::StoreUrl = format!("{base}/{name}?{query}").parse()?;
     let store = leasehold_stores::object::client(full.address().unwrap())?;
     let key = Path::from(full.address().unwrap().path.clone());
     let unknown = |e: object_store::Error| Error::new(Kind::Unavailable, e.to_string());
@@ -46,8 +46,8 @@ pub async fn write_object(url: &str, name: &str, epoch: u64, mut pause: impl FnM
 
 /// Who wrote last, by the control's own content.
 pub async fn naive_object(url: &str, name: &str) -> u64 {
-    let (place, query) = url.split_once('?').unwrap();
-    let full: leasehold_stores::StoreUrl = format!("{place}/{name}?{query}").parse().unwrap();
+    let (base, query) = url.split_once('?').unwrap();
+    let full: leasehold_stores::StoreUrl = format!("{base}/{name}?{query}").parse().unwrap();
     let store = leasehold_stores::object::client(full.address().unwrap()).unwrap();
     let found = store.get(&Path::from(full.address().unwrap().path.clone())).await.unwrap();
     String::from_utf8_lossy(&found.bytes().await.unwrap()).parse().unwrap()

@@ -210,8 +210,8 @@ fn object_by(
     name: &str,
     stages: Option<Arc<dyn Observer<WriteStep>>>,
 ) -> Result<ObjectGuard> {
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    let full: StoreUrl = format!("{place}/{name}?{query}").parse()?;
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let full: StoreUrl = format!("{base}/{name}?{query}").parse()?;
     let address = full.address().ok_or_else(|| Error::invalid("url", url, "a bucket"))?;
     let tags = if address.scheme == "s3" { Tags::OfTheContent } else { Tags::OfTheWrite };
     let guard = ObjectGuard::new(client(address)?, key(&address.path)?, address.to_string(), tags, Policy::Reentrant)?;

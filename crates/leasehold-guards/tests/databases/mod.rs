@@ -116,13 +116,13 @@ pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dy
             None => Arc::new(guard),
         });
     };
-    let place = address.to_string();
+    let endpoint = address.to_string();
     if url.starts_with("postgres") {
         let connect = Arc::new(move || {
             let address = address.clone();
             Box::pin(async move { leasehold_stores::postgres::connect(&address).await }) as _
         });
-        let guard = PostgresGuard::new(connect, place, resource, policy);
+        let guard = PostgresGuard::new(connect, endpoint, resource, policy);
         return AnyGuard(match stages {
             Some(stages) => Arc::new(guard.with_observer(stages)),
             None => Arc::new(guard),
@@ -132,7 +132,7 @@ pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dy
         let address = address.clone();
         Box::pin(async move { leasehold_stores::mysql::connect(&address).await }) as _
     });
-    let guard = MysqlGuard::new(connect, place, resource, policy);
+    let guard = MysqlGuard::new(connect, endpoint, resource, policy);
     AnyGuard(match stages {
         Some(stages) => Arc::new(guard.with_observer(stages)),
         None => Arc::new(guard),

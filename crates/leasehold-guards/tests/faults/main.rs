@@ -113,7 +113,7 @@ impl Cell<'_> {
         self.see();
         if self.transfer_first {
             if let Some(answer) = answer {
-                let late = self.step >= place(FileStep::SyncParent);
+                let late = self.step >= number(FileStep::SyncParent);
                 assert!(late || answer != Reply::Written, "{}: {answer}", self.name());
             }
             assert_eq!(read(self.how, &self.path), Some((6, 0)), "{}: stale", self.name());
@@ -195,7 +195,7 @@ impl Cell<'_> {
     }
 }
 
-fn place(step: FileStep) -> usize {
+fn number(step: FileStep) -> usize {
     FileStep::ALL.iter().position(|known| *known == step).unwrap()
 }
 
@@ -253,7 +253,7 @@ fn adoptions() {
         let name = format!("{:?} {fault:?}", FileStep::ALL[step]);
         assert_eq!(former.run(&Order::new(How::File, &path, 4)), Reply::Written);
         let (mut sleeper, mut operator) = (Worker::start(), Worker::start());
-        let publish = place(FileStep::Publish);
+        let publish = number(FileStep::Publish);
         assert_eq!(sleeper.run(&Order::new(How::File, &path, 5).with(Fault::Stop, publish)), Reply::At);
         sleeper.wait_stopped();
         let adopt = Order::new(How::Adopt, &path, 2);
@@ -296,7 +296,7 @@ fn outrun_adoption() {
     let path = folder.path().join("out");
     let [mut former, mut operator] = [(); 2].map(|()| Worker::start());
     assert_eq!(former.run(&Order::new(How::File, &path, 4)), Reply::Written);
-    let adopt = Order::new(How::Adopt, &path, 9).with(Fault::Stop, place(FileStep::ExchangeFence));
+    let adopt = Order::new(How::Adopt, &path, 9).with(Fault::Stop, number(FileStep::ExchangeFence));
     assert_eq!(operator.run(&adopt), Reply::At);
     operator.wait_stopped();
     assert_eq!(former.run(&Order::new(How::File, &path, 5)), Reply::Written);

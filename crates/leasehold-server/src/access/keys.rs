@@ -276,12 +276,12 @@ impl Keys {
         let now = loop {
             let page = self.store.list(Shelf::Access, Range::new(after.as_ref(), PAGE)).await?;
             for (name, value) in &page.entries {
-                let place = name.as_str();
-                match place.split_once('/') {
-                    Some((KEYS, _)) => keys.push(codec::decode::<KeyRecord>(KIND, &value.bytes, place)),
+                let text = name.as_str();
+                match text.split_once('/') {
+                    Some((KEYS, _)) => keys.push(codec::decode::<KeyRecord>(KIND, &value.bytes, text)),
                     Some((USES, id)) => {
                         // Without it, the key is shown as never used.
-                        let used = codec::decode::<Use>(USE_KIND, &value.bytes, place).unwrap_or_default();
+                        let used = codec::decode::<Use>(USE_KIND, &value.bytes, text).unwrap_or_default();
                         uses.insert(id.to_owned(), used);
                     }
                     _ => {}

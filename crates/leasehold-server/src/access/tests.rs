@@ -77,20 +77,20 @@ async fn a_key_allows_its_verbs_on_its_names_in_its_namespace_and_nothing_else()
         for (own, patterns) in [("ci", &["deploy/*", "one"][..]), ("*", &["deploy/*"]), ("ci", &["*"])] {
             let caller = bench.caller(&bench.create(own, patterns, verbs, None).await).await.unwrap();
             for verb in Verb::ALL {
-                for place in ["ci", "default", "leasehold-server"] {
+                for within in ["ci", "default", "leasehold-server"] {
                     for name in [Some("deploy/web"), Some("other"), Some("deploy"), Some(""), None] {
-                        let is_place = place == own || own == "*" && place != "leasehold-server";
+                        let is_within = within == own || own == "*" && within != "leasehold-server";
                         let is_name = match name {
                             Some(name) => patterns.contains(&"*") || name.starts_with("deploy/"),
                             None => patterns.contains(&"*"),
                         };
-                        let expected = is_place && verbs.has(verb) && is_name;
-                        let found = caller.may(verb, &namespace(place), name);
-                        assert_eq!(found.is_ok(), expected, "{verbs} {own} {patterns:?}: {verb} {place} {name:?}");
+                        let expected = is_within && verbs.has(verb) && is_name;
+                        let found = caller.may(verb, &namespace(within), name);
+                        assert_eq!(found.is_ok(), expected, "{verbs} {own} {patterns:?}: {verb} {within} {name:?}");
                         assert!(found.err().is_none_or(|denied| denied.kind() == "not_allowed"));
                         allowed += u32::from(expected);
                         if let (Some(name), Verb::Read) = (name, verb) {
-                            assert_eq!(caller.sees(&namespace(place), name), expected);
+                            assert_eq!(caller.sees(&namespace(within), name), expected);
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Where a listing goes on, as clients carry it.
+//! Where a listing continues, as clients carry it.
 
 use crate::serve::{Problem, Site};
 use leasehold_core::{LeaseName, MAX_NAME_BYTES};

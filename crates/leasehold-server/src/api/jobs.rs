@@ -355,7 +355,7 @@ pub async fn logs(asked: Asked, Params(which): Params<Which>) -> Result<Json<Log
     Ok(Json(Logs { logs }))
 }
 
-/// Keeps a job from running. A run that has begun goes on.
+/// Keeps a job from running. A run that has begun continues.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/jobs/{name}/pause", tag = "jobs", request_body = Decided,
     responses((status = 200, description = "Its slots are passed over.", body = Ordered)))]
 pub async fn pause(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {

@@ -7,7 +7,7 @@
 //! issuer is away, a key that it withdrew counts until then.
 
 use super::jwt::Jwt;
-use super::key_set::{Found, KeySet};
+use super::key_set::{KeySet, SignatureCheck};
 use super::refusal::Refusal;
 use crate::outbound;
 use crate::pace::Pace;
@@ -137,18 +137,18 @@ impl Issuer {
         };
         let found = match keys.check(token) {
             // Perhaps it is newer than what we know.
-            Found::Missing if at <= came => match self.fetch(came).await {
+            SignatureCheck::Missing if at <= came => match self.fetch(came).await {
                 Ok((keys, _)) => keys.check(token),
-                Err(_) if token.key_id().is_none() => Found::Forged,
+                Err(_) if token.key_id().is_none() => SignatureCheck::Forged,
                 Err(refusal) => return Err(refusal),
             },
             found => found,
         };
         let issuer = &self.url;
         match found {
-            Found::Signed => Ok(()),
-            Found::Forged => Err(Refusal::Untrusted(format!("its signature is not that of `{issuer}`"))),
-            Found::Missing => {
+            SignatureCheck::Signed => Ok(()),
+            SignatureCheck::Forged => Err(Refusal::Untrusted(format!("its signature is not that of `{issuer}`"))),
+            SignatureCheck::Missing => {
                 let what = format!("`{issuer}` publishes no key that it could be signed with");
                 Err(Refusal::Untrusted(what))
             }
@@ -259,15 +259,15 @@ async fn get(url: &str) -> Result<Vec<u8>, String> {
 /// The same from a file.
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
-    let place = path.to_owned();
+    let to_read = path.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
         // A pipe or a device would have no end.
-        let about = std::fs::metadata(&place)?;
+        let about = std::fs::metadata(&to_read)?;
         if !about.is_file() || about.len() > MAX_BYTES as u64 {
             return Err(std::io::Error::other(format!("it is not a plain file of at most {MAX_BYTES} bytes")));
         }
         let mut bytes = Vec::new();
-        std::fs::File::open(&place)?.take(MAX_BYTES as u64).read_to_end(&mut bytes)?;
+        std::fs::File::open(&to_read)?.take(MAX_BYTES as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     });
     let cannot = |e: std::io::Error| format!("cannot read the keys in `{}`: {e}", path.display());

@@ -34,8 +34,8 @@ enum Material {
 
 /// Whether a set has the signer of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// It has, and the signature is right.
+pub enum SignatureCheck {
+    /// It has, and the signature is valid.
     Signed,
     /// It has the key that the token names, and that did not sign it.
     Forged,
@@ -73,14 +73,14 @@ impl KeySet {
     }
 
     /// Whether one of these signed a token.
-    pub fn check(&self, token: &Jwt) -> Found {
+    pub fn check(&self, token: &Jwt) -> SignatureCheck {
         let is_named = |key: &&PublicKey| token.key_id().is_none() || key.id.as_deref() == token.key_id();
         let mut named = self.0.iter().filter(is_named).peekable();
         match (named.peek().is_some(), token.key_id()) {
-            (false, _) => Found::Missing,
-            _ if named.any(|key| key.verifies(token)) => Found::Signed,
-            (true, Some(_)) => Found::Forged,
-            (true, None) => Found::Missing,
+            (false, _) => SignatureCheck::Missing,
+            _ if named.any(|key| key.verifies(token)) => SignatureCheck::Signed,
+            (true, Some(_)) => SignatureCheck::Forged,
+            (true, None) => SignatureCheck::Missing,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::lease::Notice;
 use super::notice;
-use super::queues::{Found, queue_in, search};
+use super::queues::{DeadLetters, queue_in, search};
 use super::times::thousands;
 use super::visit::Visit;
 use crate::access::Verb;
@@ -106,7 +106,7 @@ pub async fn confirm(
     let reason = fields.exact("reason").unwrap_or_default();
     let after = fields.get("after").and_then(|name| LeaseName::new(name).ok());
     let queue = Queue::new(visit.coordinator.store().clone(), name.clone());
-    let Found { mut dead, looked_at, next, .. } = search(&queue, after).await?;
+    let DeadLetters { mut dead, looked_at, next, .. } = search(&queue, after).await?;
     let letters = dead.remove(reason).unwrap_or_default();
     let meant = letters.len().min(BULK);
     let page = ConfirmPage {

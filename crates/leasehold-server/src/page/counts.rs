@@ -146,8 +146,8 @@ impl Part<'_, '_> {
         let most = if self.counting.is_over() { COUNTED_LATE } else { COUNTED };
         let range = Range { until: Some(end), ..Range::new(Some(begin), most) };
         let page = self.store.list(Shelf::Line, range).await?;
-        let places = page.entries.iter().filter_map(|(name, _)| LinePosition::parse(self.queue, name));
-        let oldest = places.map(|position| position.at).min();
+        let positions = page.entries.iter().filter_map(|(name, _)| LinePosition::parse(self.queue, name));
+        let oldest = positions.map(|position| position.at).min();
         let listed = page.entries.len();
         let mut count = Count { least: listed, is_more: page.more && listed > 0 };
         if let Some((last, _)) = page.entries.last().filter(|_| count.is_more) {

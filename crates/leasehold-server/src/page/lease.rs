@@ -45,7 +45,7 @@ impl Notice {
         let text = match fields.get("done")? {
             "revoke" => "Revoked. The epoch has moved on. Guards now refuse the former holder's writes.",
             "drain" => "The holder is asked to finish. Nobody new gets it meanwhile.",
-            "pause" => "Paused. Nobody new gets it; whoever has it goes on.",
+            "pause" => "Paused. Nobody new gets it; the current holder continues.",
             "resume" => "Resumed.",
             "trigger" => "Asked for. A scheduler that has the job runs it.",
             "retry" => "Back in line, with all its attempts.",
@@ -158,7 +158,7 @@ async fn show_from(
 ) -> Result<Response, Problem> {
     let Inspection { record, now, .. } = visit.coordinator.inspect(name).await?;
     if record.is_unknown() {
-        return Err(Problem::not_found(format!("nobody ever held a lease `{name}` in `{}`", visit.namespace)));
+        return Err(Problem::not_found(format!("nobody has ever held a lease `{name}` in `{}`", visit.namespace)));
     }
     let from = Epoch::new(record.epoch.get().saturating_sub(EPOCHS).max(1)).unwrap_or(Epoch::ZERO);
     let history = visit.coordinator.history_since(name, &record, from).await?;

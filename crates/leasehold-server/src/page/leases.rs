@@ -132,12 +132,12 @@ struct LeasesPage {
 
 /// What was found, and how far it was looked.
 #[derive(Default)]
-struct Found {
+struct LeaseMatches {
     leases: Vec<Inspection>,
     troubles: Vec<String>,
     now: Option<Timestamp>,
     looked_at: usize,
-    /// Where to go on, if there may be more.
+    /// Where to continue, if there may be more.
     next: Option<LeaseName>,
 }
 
@@ -185,8 +185,8 @@ pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, P
 }
 
 /// Looks through the leases, a bounded number of steps.
-async fn search(visit: &Visit, text: &str, filter: &str, after: Option<LeaseName>) -> Result<Found, Problem> {
-    let mut found = Found::default();
+async fn search(visit: &Visit, text: &str, filter: &str, after: Option<LeaseName>) -> Result<LeaseMatches, Problem> {
+    let mut found = LeaseMatches::default();
     let is_narrow = !text.is_empty() || !filter.is_empty();
     if let Some(prefix) = LeaseName::new(text).ok().filter(|_| after.is_none()) {
         begin_with(visit, &prefix, filter, &mut found).await?;
@@ -219,7 +219,7 @@ async fn search(visit: &Visit, text: &str, filter: &str, after: Option<LeaseName
 }
 
 /// The lease of this name, and those whose names begin with it: one read and one page, wherever they are.
-async fn begin_with(visit: &Visit, prefix: &LeaseName, filter: &str, found: &mut Found) -> Result<(), Problem> {
+async fn begin_with(visit: &Visit, prefix: &LeaseName, filter: &str, found: &mut LeaseMatches) -> Result<(), Problem> {
     if visit.sees(prefix.as_str()) {
         let own = visit.coordinator.inspect(prefix).await;
         if !own.as_ref().is_ok_and(|own| own.record.is_unknown()) {
@@ -237,7 +237,7 @@ async fn begin_with(visit: &Visit, prefix: &LeaseName, filter: &str, found: &mut
     Ok(())
 }
 
-fn take(found: &mut Found, inspected: leasehold_core::Result<Inspection>, filter: &str) {
+fn take(found: &mut LeaseMatches, inspected: leasehold_core::Result<Inspection>, filter: &str) {
     match inspected {
         Ok(lease) => {
             found.now = Some(found.now.map_or(lease.now, |now| now.max(lease.now)));

@@ -133,7 +133,7 @@ const LISTED: usize = 50;
 
 /// What was found among the items that were looked at.
 #[derive(Default)]
-pub struct Found {
+pub struct DeadLetters {
     /// How many that is.
     pub looked_at: u64,
     done: u64,
@@ -148,9 +148,9 @@ pub struct Found {
 }
 
 /// Looks at a bounded number of items, in the order of their ids.
-pub async fn search(queue: &Queue, after: Option<LeaseName>) -> leasehold_core::Result<Found> {
+pub async fn search(queue: &Queue, after: Option<LeaseName>) -> leasehold_core::Result<DeadLetters> {
     let is_from_the_beginning = after.is_none();
-    let (mut found, mut cursor) = (Found::default(), after);
+    let (mut found, mut cursor) = (DeadLetters::default(), after);
     for _ in 0..ITEMS_STEPS {
         let page = queue.list(cursor.as_ref(), ITEMS_STEP).await?;
         for (name, item) in page.entries {

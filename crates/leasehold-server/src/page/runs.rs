@@ -136,10 +136,10 @@ pub async fn show(
     let schedule = definition.as_ref().map(Definition::schedule);
     let chosen = journal.entries.iter().find(|entry| slot == Some(slot_text(entry.slot).as_str()));
     let printed = match chosen.and_then(|entry| entry.output.as_ref()) {
-        Some(place) => output::at(&visit.coordinator, place).await?,
+        Some(record) => output::at(&visit.coordinator, record).await?,
         None => None,
     };
-    // The place may have been taken by a newer run since.
+    // The record may be a newer run's by now.
     let printed =
         printed.filter(|printed| printed.lease == *name && Some(printed.epoch) == chosen.and_then(|e| e.epoch));
     let output = printed.map(|printed| Output {

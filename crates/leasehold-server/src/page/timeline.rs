@@ -87,7 +87,7 @@ impl Timeline {
         let ends = ends.chain(fenced.iter().map(|mark| mark.at));
         let until = ends.max()?.max(from.plus(std::time::Duration::from_secs(1)));
         let length = ms(until.saturating_since(*from)).max(1);
-        let place = |at: Timestamp| {
+        let x_of = |at: Timestamp| {
             let along = u128::from(ms(at.saturating_since(*from))) * u128::from(WIDTH - NARROWEST) / u128::from(length);
             u64::try_from(along).unwrap_or(WIDTH).min(WIDTH - NARROWEST)
         };
@@ -96,14 +96,14 @@ impl Timeline {
             let who = transfer.to.as_ref().map(ToString::to_string).unwrap_or_default();
             let (length, at) = (brief(ms(end.saturating_since(*begin))), exact(*begin));
             Bar {
-                x: place(*begin),
-                width: (place(*end).saturating_sub(place(*begin))).max(NARROWEST),
+                x: x_of(*begin),
+                width: (x_of(*end).saturating_sub(x_of(*begin))).max(NARROWEST),
                 outcome,
                 words: format!("epoch {}: {who}, {length}, {} ({at})", transfer.epoch, outcome.replace('_', " ")),
             }
         });
         let marks = orders.map(|order| Mark {
-            x: place(order.at),
+            x: x_of(order.at),
             words: format!("epoch {}: {} ({})", order.epoch, told(order), exact(order.at)),
         });
         let (bars, marks): (Vec<Bar>, Vec<Mark>) = (bars.collect(), marks.collect());

@@ -188,7 +188,7 @@ impl Visit {
         ask_for_run(&self.site, &self.namespace, &self.coordinator, new).await
     }
 
-    /// The name that a page's listing goes on after.
+    /// The name that a page's listing continues after.
     pub async fn after(&self, fields: &Fields) -> Result<Option<LeaseName>, Problem> {
         let seal = self.seal().await?;
         Ok(fields.get("after").and_then(|cursor| seal.after(cursor)))

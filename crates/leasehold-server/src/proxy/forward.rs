@@ -46,7 +46,7 @@ impl Shared {
     /// Takes the body when it is sent on; what is left is a refused request's.
     async fn handle(self: Arc<Self>, head: Parts, body: &mut Option<Incoming>) -> Result<Response<Reply>, Problem> {
         let asked = ask(&head, &self.settings)?;
-        let _place = self.places.clone().try_acquire_owned().map_err(|_| {
+        let _permit = self.permits.clone().try_acquire_owned().map_err(|_| {
             Problem::unavailable(format!("{} requests are under way; try again", self.settings.limits.max_requests))
         })?;
         match asked {

@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     pub(crate) fence: Arc<Fence>,
     pub(crate) client: Client<HttpsConnector<HttpConnector>, Outgoing>,
     pub(crate) replays: Option<Cache>,
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) permits: Arc<Semaphore>,
 }
 
 /// The proxy.
@@ -148,9 +148,9 @@ impl Proxy {
             .pool_timer(TokioTimer::new())
             .set_host(false)
             .build(connector(settings.upstream.is_encrypted(), limits.client_timeout)?);
-        let places = Arc::new(Semaphore::new(limits.max_requests));
+        let permits = Arc::new(Semaphore::new(limits.max_requests));
         let replays = settings.replay.clone().map(Cache::new);
-        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places }), own_lease })
+        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, permits }), own_lease })
     }
 
     /// Sees that the store still knows what this machine's files say about the resource: the error of a store that was
@@ -178,12 +178,12 @@ impl Proxy {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
-            let Ok(place) = connections.clone().try_acquire_owned() else { continue };
+            let Ok(permit) = connections.clone().try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
             let (shared, server, stop) = (shared.clone(), server.clone(), stop.clone());
             tokio::spawn(async move {
                 converse(shared, &server, stream, stop).await;
-                drop(place);
+                drop(permit);
             });
         }
         drop(listener);

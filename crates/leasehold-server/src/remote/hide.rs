@@ -26,28 +26,28 @@ pub(super) const OUTSIDE: &str = "a-lease-outside-this-keys-scope";
 
 /// The value as this caller may see it; none if it may not.
 pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned) -> Result<Option<Versioned>> {
-    let place = key.name.as_str();
+    let record_name = key.name.as_str();
     let other = |bytes: Vec<u8>, value: Versioned| Ok(Some(Versioned { bytes, ..value }));
     match (key.shelf, Subject::of(key)) {
         // The name of such a record does not tell whose it is, so its content does.
         (Shelf::Output, Subject::Lineage(_)) => {
-            let lease = output::subject(&value.bytes, place)?;
+            let lease = output::subject(&value.bytes, record_name)?;
             let is_seen = lease.is_some_and(|lease| may_know(caller, ns, &lease));
             Ok(is_seen.then_some(value))
         }
         (Shelf::Lease, Subject::Name(name)) if !takes_part(caller, ns, Verb::Hold, &name) => {
             // What cannot be read cannot be checked. The error says so instead of the record.
-            let record: Ownership = codec::decode(LEASE, &value.bytes, place)?;
+            let record: Ownership = codec::decode(LEASE, &value.bytes, record_name)?;
             other(codec::encode(LEASE, &record.masked(stand_in))?, value)
         }
-        (Shelf::Item, Subject::Name(queue)) => match Item::decode(&value.bytes, place) {
+        (Shelf::Item, Subject::Name(queue)) => match Item::decode(&value.bytes, record_name) {
             Ok(item) => other(item_shown(caller, ns, &queue, item).encode()?, value),
             Err(_) if takes_part(caller, ns, Verb::Work, &queue) => Ok(Some(value)),
             Err(error) => Err(error),
         },
         // An entry may have a copy of its item.
         (Shelf::Line, Subject::Name(queue)) => {
-            other(shown_in_line(&value.bytes, place, |item| item_shown(caller, ns, &queue, item))?, value)
+            other(shown_in_line(&value.bytes, record_name, |item| item_shown(caller, ns, &queue, item))?, value)
         }
         (Shelf::Fence, Subject::Name(_)) => {
             let record = fence_shown(caller, ns, key, FenceRecord::decode(&value.bytes, key)?)?;
@@ -55,10 +55,10 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
         }
         // So does that of an archived part of a history.
         (Shelf::History, _) => {
-            match leasehold_core::history_subject(&value.bytes, place) {
+            match leasehold_core::history_subject(&value.bytes, record_name) {
                 Ok(Some(lease)) if takes_part_in(caller, ns, &lease) => Ok(Some(value)),
                 Ok(Some(lease)) if may_know(caller, ns, &lease) => {
-                    other(leasehold_core::masked_history(&value.bytes, place, stand_in)?, value)
+                    other(leasehold_core::masked_history(&value.bytes, record_name, stand_in)?, value)
                 }
                 Ok(_) => Ok(None),
                 // Whose it is cannot be told. That there is damage is shown to those who may read everything, and not what is left.
@@ -69,7 +69,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
         }
         (Shelf::Presence, _) => Ok(Some(value).filter(|value| presence::is_own(caller, &value.bytes, place))),
         (Shelf::Request, _) => {
-            let bytes = requests::only(&value.bytes, place, |job| may_know(caller, ns, job))?;
+            let bytes = requests::only(&value.bytes, record_name, |job| may_know(caller, ns, job))?;
             Ok(Some(Versioned { bytes, ..value }))
         }
         // Whoever counts writes back what it was shown.

@@ -5,7 +5,7 @@
 //! shown; and what is hidden is read past here. Non-promise: a page reads a bounded number of records. Where more than those are
 //! hidden in a row, it says that there may be more, and how many such stretches there are shows roughly how many records are hidden.
 
-use super::rules::{Subject, begins, goes_on, is_listed, sees_all};
+use super::rules::{Subject, begins, continues_at, is_listed, sees_all};
 use super::{MAX_ENTRIES, hide};
 use crate::access::Caller;
 use leasehold_core::store::{Range, Store};
@@ -29,16 +29,16 @@ pub(super) struct Asked<'a> {
 }
 
 /// What was found.
-pub(super) struct Found {
+pub(super) struct ListedEntries {
     pub(super) entries: Vec<(LeaseName, wire::Value)>,
     pub(super) more: bool,
-    /// Where to go on if nothing was found yet.
+    /// Where to continue if nothing was found yet.
     pub(super) stopped_at: Option<LeaseName>,
     pub(super) now: Timestamp,
 }
 
 impl Asked<'_> {
-    pub(super) async fn find(&self, store: &dyn Store) -> Result<Found> {
+    pub(super) async fn find(&self, store: &dyn Store) -> Result<ListedEntries> {
         let start = self.after.map(|after| Key::new(self.shelf, after));
         // What begins in a queue, or at a lineage, is about that one alone, unless the caller may see all others.
         let sees_all = sees_all(self.caller, self.namespace, self.shelf);
@@ -58,7 +58,8 @@ impl Asked<'_> {
         };
         // One more than is shown, because what follows may be hidden.
         let wanted = if sees_all { self.limit } else { self.limit + 1 };
-        let mut found = Found { entries: Vec::new(), more: false, stopped_at: None, now: Timestamp::from_millis(0) };
+        let mut found =
+            ListedEntries { entries: Vec::new(), more: false, stopped_at: None, now: Timestamp::from_millis(0) };
         for read in 0..MAX_READS {
             let range = match read {
                 0 => Range { skip: skipped_there, ..Range::new(at.as_ref(), wanted + skip) },
@@ -97,7 +98,7 @@ impl Asked<'_> {
             }
             at = match sees_all {
                 true => Some(last),
-                false => match goes_on(self.caller, self.shelf, &last) {
+                false => match continues_at(self.caller, self.shelf, &last) {
                     Some(next) => Some(next),
                     None => return Ok(found),
                 },

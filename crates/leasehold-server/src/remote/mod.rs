@@ -31,7 +31,7 @@ use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
 use leasehold_core::wire::{self, Listing, Page, Reading, Record};
 use leasehold_core::{Key, LeaseName, Shelf};
-use listing::{Asked, Found};
+use listing::{Asked, ListedEntries};
 use rules::Subject;
 pub(crate) use rules::name_of;
 pub(crate) use tended::Tended;
@@ -127,7 +127,7 @@ async fn list(
     }
     let limit = limit.min(MAX_ENTRIES);
     let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };
-    let Found { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
+    let ListedEntries { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
     let continued_from = crate::api::cursor::after(&site, stopped_at.as_ref()).await?;
     Ok(Json(Page { entries, more, continued_from, now }))
 }

@@ -138,8 +138,8 @@ pub(super) fn begins(caller: &Caller, shelf: Shelf) -> Option<LeaseName> {
     cursor::before(&beginnings(caller, shelf)?.into_iter().min()?)
 }
 
-/// Where a listing goes on after this name: there, or just before the next names that the caller may see. None if there are none.
-pub(super) fn goes_on(caller: &Caller, shelf: Shelf, name: &LeaseName) -> Option<LeaseName> {
+/// Where a listing continues after this name: there, or just before the next names that the caller may see. None if there are none.
+pub(super) fn continues_at(caller: &Caller, shelf: Shelf, name: &LeaseName) -> Option<LeaseName> {
     let Some(beginnings) = beginnings(caller, shelf) else { return Some(name.clone()) };
     if beginnings.iter().any(|beginning| name.as_str().starts_with(beginning)) {
         return Some(name.clone());

@@ -23,17 +23,17 @@ const MAX_QUEUES: usize = 1024;
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(2);
 /// For how long after a worker last asked for its items.
 const SWEEPS: u32 = 300;
-/// How many items of a queue are noted whose places in line are to be looked at.
+/// How many items of a queue are noted whose positions in line are to be looked at.
 const MAX_SUSPECTS: usize = 1024;
 
-type Place<T> = HashMap<(Namespace, LeaseName), T>;
+type ByName<T> = HashMap<(Namespace, LeaseName), T>;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Tended {
-    leases: Mutex<Place<Arc<Snapshot<Ownership>>>>,
+    leases: Mutex<ByName<Arc<Snapshot<Ownership>>>>,
     /// Queues that workers ask for.
-    queues: Arc<Mutex<Place<Care>>>,
+    queues: Arc<Mutex<ByName<Care>>>,
     /// The records that are watched through this server.
     watched: Mutex<HashMap<(Namespace, Key), watch::Sender<()>>>,
 }
@@ -68,13 +68,13 @@ impl Tended {
     /// Remembers a lease that is held; forgets one that is not, or that somebody else has changed.
     pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Snapshot<Ownership>>) {
         let mut leases = self.leases.lock();
-        let place = (namespace.clone(), lease.clone());
+        let entry = (namespace.clone(), lease.clone());
         match written.filter(|seen| seen.record.tenure.is_some()) {
-            Some(seen) if leases.len() < MAX_REMEMBERED || leases.contains_key(&place) => {
-                leases.insert(place, Arc::new(seen));
+            Some(seen) if leases.len() < MAX_REMEMBERED || leases.contains_key(&entry) => {
+                leases.insert(entry, Arc::new(seen));
             }
             _ => {
-                leases.remove(&place);
+                leases.remove(&entry);
             }
         }
     }
@@ -100,17 +100,17 @@ impl Tended {
     /// Looks after a queue for as long as workers ask for its items: they cannot do it, because they have no store.
     pub(super) fn look_after(&self, namespace: &Namespace, coordinator: &Coordinator, queue: &str) {
         let (Ok(name), Ok(queue)) = (LeaseName::new(queue), queue.parse()) else { return };
-        let place = (namespace.clone(), name);
+        let entry = (namespace.clone(), name);
         let mut queues = self.queues.lock();
-        let is_new = !queues.contains_key(&place);
+        let is_new = !queues.contains_key(&entry);
         if is_new && queues.len() >= MAX_QUEUES {
             return;
         }
-        queues.entry(place.clone()).or_default().left = SWEEPS;
+        queues.entry(entry.clone()).or_default().left = SWEEPS;
         drop(queues);
         if is_new {
             let queue = Queue::with_clock(coordinator.store().clone(), queue, coordinator.clock().clone());
-            tokio::spawn(sweep(queue, self.queues.clone(), place));
+            tokio::spawn(sweep(queue, self.queues.clone(), entry));
         }
     }
 
@@ -126,21 +126,21 @@ impl Tended {
     }
 }
 
-async fn sweep(queue: Queue, queues: Arc<Mutex<Place<Care>>>, place: (Namespace, LeaseName)) {
+async fn sweep(queue: Queue, queues: Arc<Mutex<ByName<Care>>>, entry: (Namespace, LeaseName)) {
     let mut sweep = Sweep::new(queue.clone());
     loop {
         tokio::time::sleep(BETWEEN_SWEEPS).await;
-        let suspects = queues.lock().get_mut(&place).map(|care| std::mem::take(&mut care.suspects)).unwrap_or_default();
+        let suspects = queues.lock().get_mut(&entry).map(|care| std::mem::take(&mut care.suspects)).unwrap_or_default();
         if !suspects.is_empty() {
             // What fails is noted again by the next worker that comes upon it.
             let _ = queue.repair_line(&suspects).await;
         }
         sweep.idle().await;
         let mut queues = queues.lock();
-        match queues.get_mut(&place) {
+        match queues.get_mut(&entry) {
             Some(care) if care.left > 1 => care.left -= 1,
             _ => {
-                queues.remove(&place);
+                queues.remove(&entry);
                 return;
             }
         }

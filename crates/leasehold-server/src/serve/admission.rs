@@ -45,9 +45,11 @@ impl Urgency {
     }
 }
 
-/// A place among the requests under way.
+/// A permit to be among the requests under way.
 #[derive(Debug)]
-pub struct Place(#[allow(dead_code, reason = "it is held, and given back when it is dropped")] OwnedSemaphorePermit);
+pub struct AdmissionPermit(
+    #[allow(dead_code, reason = "it is held, and given back when it is dropped")] OwnedSemaphorePermit,
+);
 
 /// What a server has taken on.
 #[derive(Debug)]
@@ -83,18 +85,18 @@ impl Admission {
         }
     }
 
-    /// Waits for a place, a moment at most.
-    pub async fn place(&self, urgency: Urgency) -> Result<Place, Problem> {
+    /// Waits for a permit, a moment at most.
+    pub async fn admit(&self, urgency: Urgency) -> Result<AdmissionPermit, Problem> {
         if urgency == Urgency::Holder {
-            for places in [&self.holders, &self.others] {
-                if let Ok(place) = places.clone().try_acquire_owned() {
-                    return Ok(Place(place));
+            for permits in [&self.holders, &self.others] {
+                if let Ok(permit) = permits.clone().try_acquire_owned() {
+                    return Ok(AdmissionPermit(permit));
                 }
             }
             return wait(&self.holders, HOLDER_PATIENCE).await;
         }
-        if let Ok(place) = self.others.clone().try_acquire_owned() {
-            return Ok(Place(place));
+        if let Ok(permit) = self.others.clone().try_acquire_owned() {
+            return Ok(AdmissionPermit(permit));
         }
         let queued = Queued::join(&self.queued);
         if queued.before >= self.most_queued {
@@ -178,9 +180,9 @@ impl Drop for Queued<'_> {
     }
 }
 
-async fn wait(places: &Arc<Semaphore>, patience: Duration) -> Result<Place, Problem> {
-    match tokio::time::timeout(patience, places.clone().acquire_owned()).await {
-        Ok(Ok(place)) => Ok(Place(place)),
+async fn wait(permits: &Arc<Semaphore>, patience: Duration) -> Result<AdmissionPermit, Problem> {
+    match tokio::time::timeout(patience, permits.clone().acquire_owned()).await {
+        Ok(Ok(permit)) => Ok(AdmissionPermit(permit)),
         _ => Err(overloaded()),
     }
 }
@@ -209,35 +211,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_leaves_the_places_of_holders_free() {
+    async fn a_flood_leaves_the_permits_of_holders_free() {
         let admission = admission();
-        let flood = [admission.place(Urgency::Other).await.unwrap(), admission.place(Urgency::Other).await.unwrap()];
-        let refused = admission.place(Urgency::Other).await.unwrap_err();
+        let flood = [admission.admit(Urgency::Other).await.unwrap(), admission.admit(Urgency::Other).await.unwrap()];
+        let refused = admission.admit(Urgency::Other).await.unwrap_err();
         assert_eq!(refused.kind(), "overloaded");
-        let holder = admission.place(Urgency::Holder).await.unwrap();
-        // The place of a holder is given back to holders only.
+        let holder = admission.admit(Urgency::Holder).await.unwrap();
+        // The permit of a holder is given back to holders only.
         drop(holder);
-        assert!(admission.place(Urgency::Other).await.is_err());
-        assert!(admission.place(Urgency::Holder).await.is_ok());
+        assert!(admission.admit(Urgency::Other).await.is_err());
+        assert!(admission.admit(Urgency::Holder).await.is_ok());
         drop(flood);
-        assert!(admission.place(Urgency::Other).await.is_ok());
+        assert!(admission.admit(Urgency::Other).await.is_ok());
     }
 
     #[tokio::test]
-    async fn no_more_wait_for_a_place_than_can_be_served_soon() {
+    async fn no_more_wait_for_a_permit_than_can_be_served_soon() {
         let admission = admission();
-        let _held = [admission.place(Urgency::Other).await.unwrap(), admission.place(Urgency::Other).await.unwrap()];
+        let _held = [admission.admit(Urgency::Other).await.unwrap(), admission.admit(Urgency::Other).await.unwrap()];
         let waiting: Vec<_> = (0..8)
             .map(|_| {
                 let admission = admission.clone();
-                tokio::spawn(async move { admission.place(Urgency::Other).await.is_ok() })
+                tokio::spawn(async move { admission.admit(Urgency::Other).await.is_ok() })
             })
             .collect();
         while admission.queued.load(Ordering::Acquire) < 8 {
             tokio::task::yield_now().await;
         }
         // The ninth is told at once, while the clock stands still.
-        let before = tokio::time::timeout(Duration::ZERO, admission.place(Urgency::Other)).await;
+        let before = tokio::time::timeout(Duration::ZERO, admission.admit(Urgency::Other)).await;
         assert!(before.expect("it is answered at once").is_err());
         for waiter in waiting {
             assert!(!waiter.await.unwrap());

@@ -5,7 +5,7 @@
 //! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its place back
 //! first ([`Waiter::begin`]).
 
-use super::admission::{Place, Urgency, Waits};
+use super::admission::{AdmissionPermit, Urgency, Waits};
 use super::body_budget::{Charged, Sender};
 use super::extract::bearer;
 use super::problem::Problem;
@@ -32,13 +32,13 @@ const MAX_USUAL_BODY: usize = 64 * 1024;
 /// The last segments of routes whose bodies may be as long as the server's limit: they carry payloads, records, or what was counted.
 const LONG_BODIES: [&str; 7] = ["items", "complete", "change", "hold", "retry", "purge", "dead-letters"];
 
-/// The place of a request, until its handler is done or waits.
+/// The permit of a request, until its handler is done or waits.
 #[derive(Debug, Clone, Default)]
-struct Held(Arc<Mutex<Option<Place>>>);
+struct Held(Arc<Mutex<Option<AdmissionPermit>>>);
 
 impl Held {
-    fn put(&self, place: Place) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    fn put(&self, permit: AdmissionPermit) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
     }
 
     fn give_back(&self) {
@@ -69,7 +69,7 @@ pub async fn open(State(site): State<Site>, request: Request, next: Next) -> Res
     }
 }
 
-/// The same for those who have no key yet, and may have to wait for somebody else's service: they have no place among the requests
+/// The same for those who have no key yet, and may have to wait for somebody else's service: they have no permit among the requests
 /// under way, so that none of these is kept out by them. How many they may be is the handler's to say.
 pub async fn apart(State(site): State<Site>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
@@ -108,10 +108,10 @@ async fn pass(site: &Site, request: Request, caller: Option<Caller>) -> Result<P
     let sender = if caller.is_some() { Sender::Keyed(urgency) } else { Sender::Stranger };
     let (body, charged) = read(site, &parts, body, sender).await?;
     let held = Held::default();
-    held.put(site.admission().place(urgency).await?);
+    held.put(site.admission().admit(urgency).await?);
     parts.extensions.insert(held.clone());
     if let Some(caller) = caller {
-        // The body and the place may have taken longer than a revocation may take to count.
+        // The body and the permit may have taken longer than a revocation may take to count.
         parts.extensions.insert(site.keys().again(&caller).await?);
     }
     Ok(Passed { request: Request::from_parts(parts, Body::from(body)), held, _body: charged })

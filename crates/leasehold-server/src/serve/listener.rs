@@ -74,7 +74,7 @@ impl Server {
     pub async fn serve(self, mut stop: watch::Receiver<bool>) {
         let Server { tcp, router, site, certificate, .. } = self;
         let limits = site.limits().clone();
-        let (places, turned_away) =
+        let (permits, turned_away) =
             (Arc::new(Semaphore::new(limits.connections)), Arc::new(Semaphore::new(TURNED_AWAY)));
         let mut connections = JoinSet::new();
         let keys = site.keys().clone();
@@ -103,14 +103,14 @@ impl Server {
                 () = &mut background => continue,
                 () = is_set(&mut stop) => break,
             };
-            let has_place = places.clone().try_acquire_owned();
-            let is_full = has_place.is_err();
-            let Ok(place) = has_place.or_else(|_| turned_away.clone().try_acquire_owned()) else { continue };
+            let free = permits.clone().try_acquire_owned();
+            let is_full = free.is_err();
+            let Ok(permit) = free.or_else(|_| turned_away.clone().try_acquire_owned()) else { continue };
             let tls = certificate.as_ref().map(|certificate| TlsAcceptor::from(certificate.config()));
             let connection = Connection { site: site.clone(), router: router.clone(), is_full };
             connections.spawn(async move {
                 connection.converse(stream, tls).await;
-                drop(place);
+                drop(permit);
             });
         }
         drop(tcp);

@@ -49,12 +49,12 @@ impl Certificate {
         let mut told = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            let Some(Found { stamp, config }) = self.look(known).await else { continue };
+            let Some(ReloadedTls { stamp, config }) = self.look(known).await else { continue };
             match config {
                 Ok(config) => {
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
                     if known.is_some() || told.is_some() {
-                        tracing::info!("the TLS certificate was read anew from {}", self.files.certificate.display());
+                        tracing::info!("the TLS certificate was reloaded from {}", self.files.certificate.display());
                     }
                     (known, told) = (stamp, None);
                 }
@@ -68,7 +68,7 @@ impl Certificate {
     }
 
     /// What is there now, unless it is what is known. Not by tokio's threads, for which its end would wait.
-    async fn look(&self, known: Option<Stamp>) -> Option<Found> {
+    async fn look(&self, known: Option<Stamp>) -> Option<ReloadedTls> {
         let (answer, mut answered) = oneshot::channel();
         let files = self.files.clone();
         let looking = move || drop(answer.send(look(&files, known)));
@@ -89,19 +89,19 @@ impl Certificate {
 }
 
 /// What was found that is new.
-struct Found {
+struct ReloadedTls {
     stamp: Option<Stamp>,
     config: Result<Arc<ServerConfig>>,
 }
 
-fn look(files: &TlsFiles, known: Option<Stamp>) -> Option<Found> {
+fn look(files: &TlsFiles, known: Option<Stamp>) -> Option<ReloadedTls> {
     let found = stamp(files).ok();
     if found.is_some() && found == known {
         return None;
     }
     let config = load(files);
     // Replaced again while it was read: the next look decides.
-    (config.is_err() || stamp(files).ok() == found).then_some(Found { stamp: found, config })
+    (config.is_err() || stamp(files).ok() == found).then_some(ReloadedTls { stamp: found, config })
 }
 
 fn stamp(files: &TlsFiles) -> std::io::Result<Stamp> {

@@ -137,18 +137,18 @@ async fn a_key_does_what_it_is_for_and_nothing_else() {
         let wrong_name = rig.key(verb, &["other", "min", "mine?"]).await;
         let wrong_namespace = rig.key_in("team2", verb, &["*"]).await;
         for (method, path, needed, about) in TABLE {
-            let place = format!("{method} {path} by a key for {verb}");
+            let asked = format!("{method} {path} by a key for {verb}");
             let (status, body) = ask(&rig, method, path, &right).await;
             let is_allowed = status != StatusCode::FORBIDDEN && status != StatusCode::UNAUTHORIZED;
-            assert_eq!(is_allowed, granted == *needed, "{place}: {status} {body}");
-            assert!(!status.is_server_error(), "{place}: {status} {body}");
+            assert_eq!(is_allowed, granted == *needed, "{asked}: {status} {body}");
+            assert!(!status.is_server_error(), "{asked}: {status} {body}");
             let (status, body) = ask(&rig, method, path, &wrong_namespace).await;
-            assert_eq!(status, StatusCode::FORBIDDEN, "{place}, wrong namespace: {body}");
+            assert_eq!(status, StatusCode::FORBIDDEN, "{asked}, wrong namespace: {body}");
             let (status, body) = ask(&rig, method, path, &wrong_name).await;
             let is_listed = granted == *needed && *about == About::Listing;
             let expected = if is_listed { StatusCode::OK } else { StatusCode::FORBIDDEN };
-            assert_eq!(status, expected, "{place}, wrong name: {body}");
-            assert!(!body.contains("\"mine\""), "{place}, wrong name: {body}");
+            assert_eq!(status, expected, "{asked}, wrong name: {body}");
+            assert!(!body.contains("\"mine\""), "{asked}, wrong name: {body}");
         }
     }
 }

@@ -83,7 +83,8 @@ async fn a_bulk_purge_removes_what_was_counted_and_is_old_enough() {
     assert_eq!(mail.inspect(&bounced[0]).await.unwrap().item.state, State::Ready);
     assert!(matches!(mail.inspect(&others[0]).await.unwrap().item.state, State::Dead { .. }));
     for id in &bounced[1..] {
-        assert!(mail.inspect(id).await.is_err(), "{id} is still there");
+        let missing = mail.inspect(id).await.expect_err("it is still there");
+        assert!(missing.to_string().contains(&format!("there is no item `mail/{id}`")), "{missing}");
     }
 }
 

@@ -295,11 +295,11 @@ async fn slot(stage: &Stage, now: Timestamp, job: &str, every: u64, n: u64, runs
         tail: "reading orders\rreading orders 50%\rreading orders 100%\n\u{1b}[32mrolled up\u{1b}[0m 18,220 rows\n<done & dusted>\n"
             .to_owned(),
     };
-    let place =
+    let record =
         output::write(&leases, &Ring::of_lease(&token.lease, token.lineage, 50), &token, &output).await.unwrap();
     let fate = if n % 11 == 5 { Fate::Failed } else { Fate::Succeeded };
     let exit = if fate == Fate::Failed { 2 } else { 0 };
-    let end = RunEnd { usage: Some(usage), output: Some(place), ..RunEnd::new(fate, Some(exit), 41_000 + n * 977) };
+    let end = RunEnd { usage: Some(usage), output: Some(record), ..RunEnd::new(fate, Some(exit), 41_000 + n * 977) };
     leases.write(&name(job), &Note::Ended(slot, token.epoch, end), &host).await.unwrap();
 }
 
@@ -335,8 +335,9 @@ pub async fn hostile_job(stage: &Stage, text: &str) {
         is_cut: false,
         tail: format!("</pre>{text}\n\u{1b}]0;{text}\u{7}"),
     };
-    let place = output::write(&leases, &Ring::of_lease(&token.lease, token.lineage, 5), &token, &output).await.unwrap();
+    let record =
+        output::write(&leases, &Ring::of_lease(&token.lease, token.lineage, 5), &token, &output).await.unwrap();
     leases.write(&name("j"), &Note::Began(slot, epoch), text).await.unwrap();
-    let end = RunEnd { output: Some(place), ..RunEnd::new(Fate::Failed, Some(1), 5) };
+    let end = RunEnd { output: Some(record), ..RunEnd::new(Fate::Failed, Some(1), 5) };
     leases.write(&name("j"), &Note::Ended(slot, epoch, end), text).await.unwrap();
 }

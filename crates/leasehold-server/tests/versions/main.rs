@@ -156,7 +156,7 @@ fn an_answer_that_the_client_of_then_would_not_understand_is_found_out() {
     let same =
         json!({ "now": 2, "value": { "revision": "x", "text": record("v1"), "new": 1 }, "entries": [2], "more": {} });
     assert_eq!(understood(same.clone()), Ok(()), "what is new does not matter");
-    for (place, changed) in [
+    for (pointer, changed) in [
         ("/now", json!("2")),
         ("/value", json!(null)),
         ("/value", json!({ "text": record("v1") })),
@@ -165,7 +165,7 @@ fn an_answer_that_the_client_of_then_would_not_understand_is_found_out() {
         ("/entries", json!([])),
     ] {
         let mut now = same.clone();
-        *now.pointer_mut(place).unwrap() = changed;
+        *now.pointer_mut(pointer).unwrap() = changed;
         assert!(understood(now.clone()).is_err(), "{now}");
     }
     assert_eq!(revisions["5"], "x", "revisions may be called anything");

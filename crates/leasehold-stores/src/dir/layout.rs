@@ -122,12 +122,12 @@ impl Version {
         bytes
     }
 
-    /// Decodes the file of this number; `place` names the file in messages.
-    pub fn decode(number: u64, bytes: &[u8], place: &Path) -> Result<Self> {
+    /// Decodes the file of this number; `path` names the file in messages.
+    pub fn decode(number: u64, bytes: &[u8], path: &Path) -> Result<Self> {
         Self::parse(number, bytes).ok_or_else(|| {
             let message = format!(
                 "corrupt version file {}: its header or length is wrong; it was left as it is, restore it from a backup",
-                place.display()
+                path.display()
             );
             Error::new(Kind::Corrupt, message)
         })
@@ -185,16 +185,16 @@ mod tests {
     fn a_version_survives_its_file_and_damage_is_noticed() {
         let mark = Mark { number: 7, tag: Nonce::from_u128(9) };
         let bytes = Version::encode(mark, Some(Nonce::from_u128(8)), Some(b"hello\nworld"));
-        let place = Path::new("x");
-        let decoded = Version::decode(7, &bytes, place).unwrap();
+        let path = Path::new("x");
+        let decoded = Version::decode(7, &bytes, path).unwrap();
         assert_eq!((decoded.follows, &*decoded.value.unwrap()), (Some(Nonce::from_u128(8)), &b"hello\nworld"[..]));
         assert_eq!(Mark::of(&mark.revision()), Some(mark));
         for len in 0..bytes.len() {
-            assert_eq!(Version::decode(7, &bytes[..len], place).unwrap_err().kind(), Kind::Corrupt);
+            assert_eq!(Version::decode(7, &bytes[..len], path).unwrap_err().kind(), Kind::Corrupt);
         }
-        assert!(Version::decode(8, &bytes, place).is_err());
+        assert!(Version::decode(8, &bytes, path).is_err());
         let erased = Version::encode(mark, None, None);
-        assert_eq!(Version::decode(7, &erased, place).unwrap().value, None);
+        assert_eq!(Version::decode(7, &erased, path).unwrap().value, None);
     }
 
     #[test]

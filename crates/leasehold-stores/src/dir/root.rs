@@ -347,7 +347,7 @@ fn stamp(metadata: &fs::Metadata) -> (Timestamp, u32) {
 
 /// The system's error as ours, for calls that certainly changed no record.
 pub fn failed(error: io::Error, what: &str, path: &Path) -> Error {
-    let place = path.display();
+    let shown = path.display();
     let (kind, advice) = match error.kind() {
         ErrorKind::ReadOnlyFilesystem => (Kind::Unsupported, "the file system is read-only"),
         ErrorKind::PermissionDenied => (Kind::Unsupported, "this user needs read and write permission"),
@@ -363,5 +363,5 @@ pub fn failed(error: io::Error, what: &str, path: &Path) -> Error {
         ErrorKind::NotFound => (Kind::Unavailable, "it is not there; is the share mounted?"),
         _ => (Kind::Unavailable, "nothing was changed; try again"),
     };
-    Error::new(kind, format!("{what} {place}: {advice}")).with_source(error)
+    Error::new(kind, format!("{what} {shown}: {advice}")).with_source(error)
 }

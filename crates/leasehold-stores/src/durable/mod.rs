@@ -40,7 +40,7 @@ pub struct DurableStore {
     token: Secret,
     /// The URL up to the operation's name.
     base: String,
-    place: String,
+    endpoint: String,
 }
 
 impl fmt::Debug for DurableStore {
@@ -84,7 +84,7 @@ impl DurableStore {
         })?;
         let root = format!("{scheme}://{authority}/{}", address.path.trim_matches('/'));
         let base = format!("{}/v1/{namespace}", root.trim_end_matches('/'));
-        Ok(DurableStore { client: client(address)?, token, base, place: format!("the worker at {authority}") })
+        Ok(DurableStore { client: client(address)?, token, base, endpoint: format!("the worker at {authority}") })
     }
 
     fn request(&self, operation: &str, question: &impl Serialize) -> RequestBuilder {
@@ -93,12 +93,12 @@ impl DurableStore {
     }
 
     async fn ask<T: DeserializeOwned>(&self, operation: &str, question: &impl Serialize) -> Result<T> {
-        let answer = untimed(self.request(operation, question), Phase::Reading, &self.place).await?;
+        let answer = untimed(self.request(operation, question), Phase::Reading, &self.endpoint).await?;
         self.understand(&answer, Phase::Reading)
     }
 
     async fn change(&self, operation: &str, question: &impl Serialize) -> Result<Swap> {
-        let answer = untimed(self.request(operation, question), Phase::Writing, &self.place).await?;
+        let answer = untimed(self.request(operation, question), Phase::Writing, &self.endpoint).await?;
         let Written { now, revision } = self.understand(&answer, Phase::Writing)?;
         let now = Timestamp::from_millis(now);
         Ok(revision.map_or(Swap::Mismatch, |revision| Swap::Done { revision: Revision(revision), now }))
@@ -109,33 +109,36 @@ impl DurableStore {
             return Err(self.refused(answer, phase));
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
-            let message = format!("{} gave an answer that is none of a leasehold worker's; check the URL", self.place);
+            let message =
+                format!("{} gave an answer that is none of a leasehold worker's; check the URL", self.endpoint);
             Error::new(phase.unanswered(), message).with_source(e)
         })
     }
 
     /// What a status other than 200 means. The worker changes nothing when the status is below 500.
     fn refused(&self, answer: &Untimed, phase: Phase) -> Error {
-        let place = &self.place;
+        let endpoint = &self.endpoint;
         let said = serde_json::from_slice::<Complaint>(&answer.body).map(|said| said.error).unwrap_or_default();
         let said = quoted(&said);
         let (kind, what) = match answer.status {
-            401 | 403 => (Kind::Unsupported, format!("{place} refused the token; set {TOKEN} to its LEASEHOLD_TOKEN")),
+            401 | 403 => {
+                (Kind::Unsupported, format!("{endpoint} refused the token; set {TOKEN} to its LEASEHOLD_TOKEN"))
+            }
             300..=399 | 404 | 405 => {
                 let deploy = "deploy workers/durable-object there, or fix the path of the URL";
-                (Kind::Unsupported, format!("{place} is no leasehold worker (status {}); {deploy}", answer.status))
+                (Kind::Unsupported, format!("{endpoint} is no leasehold worker (status {}); {deploy}", answer.status))
             }
-            501 => (Kind::Unsupported, format!("{place} is not set up: {said}")),
-            429 => (Kind::Unavailable, format!("{place} is asked too often; try again later")),
-            400..=499 => (Kind::Invalid, format!("{place} refused the request with {}: {said}", answer.status)),
-            status => (phase.unanswered(), format!("{place} failed with {status}; try again")),
+            501 => (Kind::Unsupported, format!("{endpoint} is not set up: {said}")),
+            429 => (Kind::Unavailable, format!("{endpoint} is asked too often; try again later")),
+            400..=499 => (Kind::Invalid, format!("{endpoint} refused the request with {}: {said}", answer.status)),
+            status => (phase.unanswered(), format!("{endpoint} failed with {status}; try again")),
         };
         Error::new(kind, what)
     }
 
     fn value(&self, record: Record) -> Result<Versioned> {
         let bytes = BASE64.decode(record.bytes).map_err(|e| {
-            Error::new(Kind::Corrupt, format!("{} gave a value that is not base64", self.place)).with_source(e)
+            Error::new(Kind::Corrupt, format!("{} gave a value that is not base64", self.endpoint)).with_source(e)
         })?;
         Ok(Versioned { bytes, revision: Revision(record.revision) })
     }
@@ -265,7 +268,7 @@ impl Store for DurableStore {
         let Listed { now, entries, more } = self.ask("list", &listing).await?;
         let entry = |entry: Entry| {
             let name = LeaseName::new(entry.name).map_err(|e| {
-                Error::new(Kind::Corrupt, format!("{} has a record with an invalid name", self.place)).with_source(e)
+                Error::new(Kind::Corrupt, format!("{} has a record with an invalid name", self.endpoint)).with_source(e)
             })?;
             Ok((name, self.value(entry.record)?))
         };

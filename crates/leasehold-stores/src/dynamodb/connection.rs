@@ -119,10 +119,10 @@ impl Endpoint {
 
     async fn exchange(&self, action: &str, question: &Value, phase: Phase) -> Result<Answer> {
         let request = self.request(action, question).await?;
-        let place = self.to_string();
+        let endpoint = self.to_string();
         match phase {
-            Phase::Reading => reading(request, &place).await,
-            _ => exchange(request, phase, &place).await,
+            Phase::Reading => reading(request, &endpoint).await,
+            _ => exchange(request, phase, &endpoint).await,
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Endpoint {
     /// `http://host:port`
     pub(super) base: String,
     /// Its name in messages.
-    pub(super) place: String,
+    pub(super) display_name: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ fn endpoints(address: &Address, variable: Variable<'_>) -> Result<Vec<Endpoint>>
 fn endpoint(host: &Host, is_tls: bool) -> Endpoint {
     let authority = host.authority(PORT);
     let scheme = if is_tls { "https" } else { "http" };
-    Endpoint { base: format!("{scheme}://{authority}"), place: format!("etcd at {}", printable(&authority)) }
+    Endpoint { base: format!("{scheme}://{authority}"), display_name: format!("etcd at {}", printable(&authority)) }
 }
 
 /// The user in the URL, or else `ETCDCTL_USER`, which may be `user:password`; a missing password is `ETCDCTL_PASSWORD`.

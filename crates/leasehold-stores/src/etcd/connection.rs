@@ -111,7 +111,7 @@ impl Connections {
         timeout(CALL, call).await.unwrap_or_else(|_| {
             let good = self.good();
             self.leave(good);
-            Err(silent(&self.endpoints[good].place, phase, CALL))
+            Err(silent(&self.endpoints[good].display_name, phase, CALL))
         })
     }
 
@@ -155,16 +155,16 @@ impl Connections {
         token: Option<&str>,
         phase: Phase,
     ) -> Result<Reply<'_>> {
-        let place = self.endpoints[index].place.as_str();
+        let endpoint = self.endpoints[index].display_name.as_str();
         let request = self.request(index, path, token).body(body.to_owned());
-        let exchange = http::exchange(request, phase, place);
+        let exchange = http::exchange(request, phase, endpoint);
         let answer = match self.endpoints.len() {
             1 => exchange.await?,
-            _ => timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(silent(place, phase, PATIENCE)))?,
+            _ => timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(silent(endpoint, phase, PATIENCE)))?,
         };
         Ok(match answer.status {
-            200 => Reply::Answer(answer, place),
-            _ => Reply::Refused(Refusal::of(&answer, place)),
+            200 => Reply::Answer(answer, endpoint),
+            _ => Reply::Refused(Refusal::of(&answer, endpoint)),
         })
     }
 
@@ -206,8 +206,8 @@ impl Connections {
     async fn log_in(&self, credentials: &Credentials) -> Result<LoginState> {
         let body = json!({ "name": credentials.user, "password": credentials.password.reveal() }).to_string();
         match self.send("auth/authenticate", &body, None, Phase::Reading).await? {
-            Reply::Answer(answer, place) => {
-                let Authenticated { token } = super::parsed(&answer, Phase::Reading, place)?;
+            Reply::Answer(answer, endpoint) => {
+                let Authenticated { token } = super::parsed(&answer, Phase::Reading, endpoint)?;
                 Ok(LoginState::Token(token.into()))
             }
             Reply::Refused(refusal) if refusal.cause == Cause::AuthIsOff => Ok(LoginState::NotNeeded),
@@ -225,6 +225,6 @@ impl LoginState {
     }
 }
 
-fn silent(place: &str, phase: Phase, waited: Duration) -> Error {
-    Error::new(phase.unanswered(), format!("{place} did not answer within {} s", waited.as_secs()))
+fn silent(endpoint: &str, phase: Phase, waited: Duration) -> Error {
+    Error::new(phase.unanswered(), format!("{endpoint} did not answer within {} s", waited.as_secs()))
 }

@@ -50,27 +50,27 @@ const CAUSES: &[(&str, Cause)] = &[
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) cause: Cause,
-    place: String,
+    endpoint: String,
     said: String,
 }
 
 impl Refusal {
     /// From an answer whose status is not 200.
-    pub(super) fn of(answer: &Answer, place: &str) -> Self {
+    pub(super) fn of(answer: &Answer, endpoint: &str) -> Self {
         match serde_json::from_slice::<Refused>(&answer.body) {
-            Ok(refused) if !refused.message.is_empty() => Refusal::saying(&refused.message, place),
+            Ok(refused) if !refused.message.is_empty() => Refusal::saying(&refused.message, endpoint),
             _ => {
                 let gone = matches!(answer.status, 301..=308 | 404 | 405 | 501);
                 let cause = if gone { Cause::NotEtcd } else { Cause::Trouble };
-                Refusal { cause, place: place.to_owned(), said: format!("status {}", answer.status) }
+                Refusal { cause, endpoint: endpoint.to_owned(), said: format!("status {}", answer.status) }
             }
         }
     }
 
     /// From the text of etcd's message.
-    pub(super) fn saying(message: &str, place: &str) -> Self {
+    pub(super) fn saying(message: &str, endpoint: &str) -> Self {
         let cause = CAUSES.iter().find(|(text, _)| message.contains(text)).map_or(Cause::Trouble, |(_, cause)| *cause);
-        Refusal { cause, place: place.to_owned(), said: printable(message) }
+        Refusal { cause, endpoint: endpoint.to_owned(), said: printable(message) }
     }
 
     /// Whether another member may succeed.
@@ -108,7 +108,7 @@ impl Refusal {
             }
             Cause::Trouble => (phase.unanswered(), "see that most members run and know a leader"),
         };
-        Error::new(kind, format!("{} refused: {}; {advice}", self.place, self.said))
+        Error::new(kind, format!("{} refused: {}; {advice}", self.endpoint, self.said))
     }
 }
 

@@ -86,11 +86,11 @@ impl EtcdStore {
     }
 
     async fn range(&self, body: &Value) -> Result<(Ranged, leasehold_core::Timestamp)> {
-        let (answer, place) = match self.connections.call("kv/range", body, Phase::Reading).await? {
-            Reply::Answer(answer, place) => (answer, place),
+        let (answer, endpoint) = match self.connections.call("kv/range", body, Phase::Reading).await? {
+            Reply::Answer(answer, endpoint) => (answer, endpoint),
             Reply::Refused(refusal) => return Err(refusal.error(Phase::Reading)),
         };
-        Ok((parsed(&answer, Phase::Reading, place)?, answer.now))
+        Ok((parsed(&answer, Phase::Reading, endpoint)?, answer.now))
     }
 
     /// The present record, if any, and the time.
@@ -106,8 +106,8 @@ impl EtcdStore {
         });
         let body = json!({ "compare": [compare], "success": success });
         let refusal = match self.connections.call("kv/txn", &body, Phase::Writing).await? {
-            Reply::Answer(answer, place) => {
-                let swapped: Swapped = parsed(&answer, Phase::Writing, place)?;
+            Reply::Answer(answer, endpoint) => {
+                let swapped: Swapped = parsed(&answer, Phase::Writing, endpoint)?;
                 // The gateway omits `succeeded` if the condition did not hold.
                 return Ok(if swapped.succeeded {
                     Swap::Done { revision: Revision(swapped.header.revision.to_string()), now: answer.now }
@@ -130,9 +130,9 @@ impl EtcdStore {
 }
 
 /// The answer's JSON.
-fn parsed<T: DeserializeOwned>(answer: &Answer, phase: Phase, place: &str) -> Result<T> {
+fn parsed<T: DeserializeOwned>(answer: &Answer, phase: Phase, endpoint: &str) -> Result<T> {
     serde_json::from_slice(&answer.body).map_err(|e| {
-        let message = format!("{place} gave an answer that is not etcd's; give the address of etcd's client port");
+        let message = format!("{endpoint} gave an answer that is not etcd's; give the address of etcd's client port");
         Error::new(phase.unanswered(), message).with_source(e)
     })
 }

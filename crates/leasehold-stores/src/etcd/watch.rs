@@ -73,7 +73,7 @@ struct Stream {
     response: Response,
     /// Bytes of a line that is not complete yet.
     rest: Vec<u8>,
-    place: String,
+    endpoint: String,
 }
 
 impl Stream {
@@ -90,7 +90,7 @@ impl Stream {
                 }
             }
         };
-        timeout(OPENING, opening).await.unwrap_or_else(|_| Err(broken(&connections.endpoints()[index].place)))
+        timeout(OPENING, opening).await.unwrap_or_else(|_| Err(broken(&connections.endpoints()[index].display_name)))
     }
 
     async fn open_with(
@@ -99,21 +99,21 @@ impl Stream {
         body: &str,
         token: Option<&str>,
     ) -> Result<Result<Self, Refusal>> {
-        let place = connections.endpoints()[index].place.clone();
+        let endpoint = connections.endpoints()[index].display_name.clone();
         // Makes a member without a leader end the watch, instead of staying silent.
         let request = connections.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
-        let response = request.body(body.to_owned()).send().await.map_err(|e| broken(&place).with_source(e))?;
+        let response = request.body(body.to_owned()).send().await.map_err(|e| broken(&endpoint).with_source(e))?;
         let status = response.status().as_u16();
         if status != 200 {
-            let body = response.bytes().await.map_err(|e| broken(&place).with_source(e))?.to_vec();
+            let body = response.bytes().await.map_err(|e| broken(&endpoint).with_source(e))?.to_vec();
             let answer = Answer { status, now: Timestamp::from_millis(0), body };
-            return Ok(Err(Refusal::of(&answer, &place)));
+            return Ok(Err(Refusal::of(&answer, &endpoint)));
         }
-        let mut stream = Stream { response, rest: Vec::new(), place };
+        let mut stream = Stream { response, rest: Vec::new(), endpoint };
         loop {
             let watched = stream.next().await?;
             if watched.canceled {
-                return Ok(Err(Refusal::saying(&watched.cancel_reason, &stream.place)));
+                return Ok(Err(Refusal::saying(&watched.cancel_reason, &stream.endpoint)));
             }
             if watched.created {
                 return Ok(Ok(stream));
@@ -126,24 +126,25 @@ impl Stream {
         loop {
             if let Some(end) = self.rest[looked..].iter().position(|byte| *byte == b'\n').map(|at| at + looked) {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                let notice: Notice = serde_json::from_slice(&line).map_err(|e| broken(&self.place).with_source(e))?;
+                let notice: Notice =
+                    serde_json::from_slice(&line).map_err(|e| broken(&self.endpoint).with_source(e))?;
                 return match (notice.result, notice.error) {
                     (Some(watched), None) => Ok(watched),
-                    (_, Some(refused)) => Err(Refusal::saying(&refused.message, &self.place).error(Phase::Reading)),
+                    (_, Some(refused)) => Err(Refusal::saying(&refused.message, &self.endpoint).error(Phase::Reading)),
                     (None, None) => Ok(Watched::default()),
                 };
             }
             looked = self.rest.len();
-            let more = self.response.chunk().await.map_err(|e| broken(&self.place).with_source(e))?;
+            let more = self.response.chunk().await.map_err(|e| broken(&self.endpoint).with_source(e))?;
             match more {
                 Some(more) if looked + more.len() <= MAX_LINE => self.rest.extend_from_slice(&more),
-                _ => return Err(broken(&self.place)),
+                _ => return Err(broken(&self.endpoint)),
             }
         }
     }
 }
 
 /// The one place where the driver's error becomes ours: a watch is broken, for whatever reason.
-fn broken(place: &str) -> Error {
-    Error::new(Kind::Unavailable, format!("the watch at {place} broke off"))
+fn broken(endpoint: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("the watch at {endpoint} broke off"))
 }

@@ -191,6 +191,9 @@ mod tests {
         }
         let said = "The database (default) does not exist for project p";
         assert_eq!(refused(404, "NOT_FOUND", said, Phase::Writing), Some(Kind::Unsupported));
+        let said =
+            "The Cloud Firestore API is not available for Firestore in Datastore Mode database projects/p/databases/d.";
+        assert_eq!(refused(400, "FAILED_PRECONDITION", said, Phase::Writing), Some(Kind::Unsupported));
         let said = "No document to update: projects/p/databases/(default)/documents/leases/default/lease/n:x";
         assert_eq!(refused(404, "NOT_FOUND", said, Phase::Writing), None);
     }

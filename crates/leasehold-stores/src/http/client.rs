@@ -54,18 +54,18 @@ pub(crate) struct Untimed {
 
 /// Sends a request to a service that sends its time in the body, or not at all.
 #[allow(dead_code, reason = "not every store has such a service")]
-pub(crate) async fn untimed(request: RequestBuilder, phase: Phase, place: &str) -> Result<Untimed> {
+pub(crate) async fn untimed(request: RequestBuilder, phase: Phase, endpoint: &str) -> Result<Untimed> {
     let (status, _, body) = match phase {
-        Phase::Reading => twice(request, |request| undated(request, phase, place)).await?,
-        _ => undated(request, phase, place).await?,
+        Phase::Reading => twice(request, |request| undated(request, phase, endpoint)).await?,
+        _ => undated(request, phase, endpoint).await?,
     };
     Ok(Untimed { status, body })
 }
 
 /// Sends a read to a service that sends its time in the `Date` header.
 #[allow(dead_code, reason = "some services tell their time in the body")]
-pub(crate) async fn reading(request: RequestBuilder, place: &str) -> Result<Answer> {
-    twice(request, |request| exchange(request, Phase::Reading, place)).await
+pub(crate) async fn reading(request: RequestBuilder, endpoint: &str) -> Result<Answer> {
+    twice(request, |request| exchange(request, Phase::Reading, endpoint)).await
 }
 
 /// Sends a read, and again if a pooled connection turned out to be closed.

@@ -50,12 +50,13 @@ pub(crate) fn builder() -> ClientBuilder {
     Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE).tcp_nodelay(true).no_proxy()
 }
 
-/// Sends a request and reads the whole answer. `place` names the server in messages, without secrets.
+/// Sends a request and reads the whole answer. `endpoint` names the server in messages, without secrets.
 #[allow(dead_code, reason = "some services tell their time in the body")]
-pub(crate) async fn exchange(request: RequestBuilder, phase: Phase, place: &str) -> Result<Answer> {
-    let (status, date, body) = undated(request, phase, place).await?;
+pub(crate) async fn exchange(request: RequestBuilder, phase: Phase, endpoint: &str) -> Result<Answer> {
+    let (status, date, body) = undated(request, phase, endpoint).await?;
     let now = date.as_deref().and_then(time_of).ok_or_else(|| {
-        let message = format!("{place} answered {status} without a readable `Date` header, so its time is not known");
+        let message =
+            format!("{endpoint} answered {status} without a readable `Date` header, so its time is not known");
         Error::new(phase.unanswered(), message)
     })?;
     Ok(Answer { status, now, body })
@@ -65,7 +66,7 @@ pub(crate) async fn exchange(request: RequestBuilder, phase: Phase, place: &str)
 pub(crate) async fn undated(
     request: RequestBuilder,
     phase: Phase,
-    place: &str,
+    endpoint: &str,
 ) -> Result<(u16, Option<String>, Vec<u8>)> {
     let exchange = async {
         let response = request.send().await?;
@@ -76,22 +77,22 @@ pub(crate) async fn undated(
     };
     match tokio::time::timeout(EXCHANGE, exchange).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(failed(error, phase, place)),
+        Ok(Err(error)) => Err(failed(error, phase, endpoint)),
         Err(_) => {
-            let message = format!("{place} did not answer within {} s", EXCHANGE.as_secs());
+            let message = format!("{endpoint} did not answer within {} s", EXCHANGE.as_secs());
             Err(Error::new(phase.unanswered(), message))
         }
     }
 }
 
-fn failed(error: reqwest::Error, phase: Phase, place: &str) -> Error {
+fn failed(error: reqwest::Error, phase: Phase, endpoint: &str) -> Error {
     if distrusts(&error) {
-        let message = format!("no tls connection to {place}; check the certificate authority and the certificates");
+        let message = format!("no tls connection to {endpoint}; check the certificate authority and the certificates");
         return Error::new(Kind::Unsupported, message).with_source(error.without_url());
     }
     // Without a connection nothing was sent.
     let kind = if error.is_connect() || error.is_builder() { Kind::Unavailable } else { phase.unanswered() };
-    Error::new(kind, format!("cannot reach {place}")).with_source(error.without_url())
+    Error::new(kind, format!("cannot reach {endpoint}")).with_source(error.without_url())
 }
 
 /// Whether one side rejects the other's certificate. That happens before a request is read, and retrying does not help.

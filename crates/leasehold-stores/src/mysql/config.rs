@@ -72,7 +72,7 @@ impl Environment {
 #[derive(Debug)]
 pub(super) struct Config {
     /// The server, for messages.
-    pub(super) place: String,
+    pub(super) endpoint: String,
     user: Option<String>,
     password: Option<Secret>,
     host: String,
@@ -151,7 +151,7 @@ impl Config {
         let host = host.unwrap_or_else(|| "127.0.0.1".into());
         let user = address.user.clone().or_else(|| file.get("user").cloned()).or_else(|| around.variable("USER"));
         Ok(Config {
-            place: place(address, user.as_deref(), &host, port, socket.as_deref()),
+            endpoint: endpoint(address, user.as_deref(), &host, port, socket.as_deref()),
             user,
             password: address.password.clone().or(password),
             host,
@@ -208,7 +208,7 @@ impl Config {
 }
 
 /// The server, for messages: the address with its defaults, without the password.
-fn place(address: &Address, user: Option<&str>, host: &str, port: u16, socket: Option<&str>) -> String {
+fn endpoint(address: &Address, user: Option<&str>, host: &str, port: u16, socket: Option<&str>) -> String {
     let user = user.map(|user| format!("{}@", leasehold_core::printable(user))).unwrap_or_default();
     let server = match socket {
         Some(socket) => leasehold_core::printable(socket),
@@ -312,21 +312,21 @@ mod tests {
 
         let bare = around(&environment, None);
         let config = Config::gather(&address("mysql:///d"), &bare).unwrap();
-        assert_eq!(config.place, "mysql://me@env-host:1/d");
+        assert_eq!(config.endpoint, "mysql://me@env-host:1/d");
         assert_eq!(config.password.as_ref().unwrap().reveal(), "env");
 
         let filed = around(&environment, Some(path));
         let config = Config::gather(&address("mysql:///d"), &filed).unwrap();
-        assert_eq!(config.place, "mysql://filed@env-host:3307/d");
+        assert_eq!(config.endpoint, "mysql://filed@env-host:3307/d");
         assert_eq!(config.password.as_ref().unwrap().reveal(), "fi#le'd\\x");
 
         let config = Config::gather(&address("mysql://given:secret@[::1]:5/d"), &filed).unwrap();
-        assert_eq!(config.place, "mysql://given@[::1]:5/d");
+        assert_eq!(config.endpoint, "mysql://given@[::1]:5/d");
         assert_eq!(config.password.as_ref().unwrap().reveal(), "secret");
         assert!(!format!("{config:?}").contains("secret"));
 
         let nothing = around(&[], Some(folder.path().join("none")));
-        assert_eq!(Config::gather(&address("mysql:///d"), &nothing).unwrap().place, "mysql://127.0.0.1:3306/d");
+        assert_eq!(Config::gather(&address("mysql:///d"), &nothing).unwrap().endpoint, "mysql://127.0.0.1:3306/d");
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
         let path = folder.path().join("my.cnf");
         std::fs::write(&path, "[client]\nsocket=/run/s\nssl-mode=REQUIRED\n").unwrap();
         let filed = around(&[], Some(path));
-        assert_eq!(Config::gather(&address("mysql:///d"), &filed).unwrap().place, "mysql:///run/s/d");
+        assert_eq!(Config::gather(&address("mysql:///d"), &filed).unwrap().endpoint, "mysql:///run/s/d");
         let config = Config::gather(&address("mysql://h/d"), &filed).unwrap();
         assert_eq!((config.socket.as_deref(), config.ssl_mode), (None, SslMode::Required));
     }

@@ -90,8 +90,8 @@ impl Connections {
     }
 
     /// The server's name in messages.
-    pub(super) fn place(&self) -> &str {
-        &self.config.place
+    pub(super) fn endpoint(&self) -> &str {
+        &self.config.endpoint
     }
 
     /// A connection that the caller owns.
@@ -101,7 +101,7 @@ impl Connections {
             let connecting = Conn::new(self.config.options(is_plain));
             let connected = timeout(CONNECT, connecting).await;
             let connected = connected.map_err(|_| self.late(Phase::Connecting, CONNECT))?;
-            match connected.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
+            match connected.map_err(|e| meaning(e, Phase::Connecting, self.endpoint())) {
                 Ok(conn) => return Ok(conn),
                 Err(Failure::NoTls(_)) if self.config.may_be_plain() && !is_plain => is_plain = true,
                 Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
@@ -128,7 +128,7 @@ impl Connections {
 
     async fn attempt(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer, Failure> {
         let mut held = self.hold().await?;
-        let asked = timeout(ANSWER, held.ask(phase, sql, values, self.place())).await;
+        let asked = timeout(ANSWER, held.ask(phase, sql, values, self.endpoint())).await;
         let answer = asked.map_err(|_| Failure::Final(self.late(phase, ANSWER)))?;
         self.judge(held, answer)
     }
@@ -151,7 +151,7 @@ impl Connections {
         // An answer counts only if each statement was its own transaction. Otherwise a write is not committed, and a
         // read may be stale. Dropping the connection rolls back.
         if !held.is_autocommit() {
-            let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.place());
+            let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.endpoint());
             return Err(Failure::Final(Error::new(Kind::Unsupported, message)));
         }
         held.give_back();
@@ -160,21 +160,21 @@ impl Connections {
 
     /// Takes a connection that was used before, if there is one.
     async fn connect(&self) -> Result<Held<'_>, Failure> {
-        let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.place())));
+        let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.endpoint())));
         let turn = self.turns.acquire().await.map_err(closed)?;
         let mut logins = 1;
         loop {
             let idle = self.idle.lock().pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
             let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.config.options(is_plain))));
-            match line.conn().await.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
+            match line.conn().await.map_err(|e| meaning(e, Phase::Connecting, self.endpoint())) {
                 Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
                 Err(Failure::NoPool) => {}
                 Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
                 Err(Failure::NoTls(_)) if self.config.may_be_plain() && !is_plain => {
                     self.is_plain.store(true, Ordering::Relaxed);
                 }
-                Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),
+                Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.endpoint()))),
                 // Nothing was requested yet, so trying another connection would only double the wait.
                 Err(
                     Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error),
@@ -187,14 +187,14 @@ impl Connections {
 
     fn late(&self, phase: Phase, limit: Duration) -> Error {
         let kind = phase.unanswered();
-        Error::new(kind, format!("{} gave no answer within {} s", self.place(), limit.as_secs()))
+        Error::new(kind, format!("{} gave no answer within {} s", self.endpoint(), limit.as_secs()))
     }
 
     fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error) => error,
-            Failure::Refused(stop) => stop.into_error(self.place()),
-            Failure::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.place())),
+            Failure::Refused(stop) => stop.into_error(self.endpoint()),
+            Failure::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.endpoint())),
         }
     }
 }
@@ -208,19 +208,19 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    async fn ask(&mut self, phase: Phase, sql: &str, values: Vec<Value>, place: &str) -> Result<Answer, Failure> {
+    async fn ask(&mut self, phase: Phase, sql: &str, values: Vec<Value>, endpoint: &str) -> Result<Answer, Failure> {
         let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
         let asked = if values.is_empty() {
             match conn.query_iter(sql).await {
-                Ok(result) => take(result, phase, place).await,
-                Err(e) => Err(meaning(e, phase, place)),
+                Ok(result) => take(result, phase, endpoint).await,
+                Err(e) => Err(meaning(e, phase, endpoint)),
             }
         } else {
             // If this fails, the statement was not run.
-            match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Preparing, place)) {
+            match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Preparing, endpoint)) {
                 Ok(statement) => match conn.exec_iter(statement, values).await {
-                    Ok(result) => take(result, phase, place).await,
-                    Err(e) => Err(meaning(e, phase, place)),
+                    Ok(result) => take(result, phase, endpoint).await,
+                    Err(e) => Err(meaning(e, phase, endpoint)),
                 },
                 Err(failure) => Err(failure),
             }
@@ -260,12 +260,16 @@ impl Drop for Held<'_> {
 }
 
 /// Reads the answers to all statements, up to the first failure.
-async fn take<P: Protocol>(mut result: QueryResult<'_, '_, P>, phase: Phase, place: &str) -> Result<Answer, Failure> {
+async fn take<P: Protocol>(
+    mut result: QueryResult<'_, '_, P>,
+    phase: Phase,
+    endpoint: &str,
+) -> Result<Answer, Failure> {
     let (affected, inserted) = (result.affected_rows(), result.last_insert_id());
     let mut answer = Answer { affected, inserted, sets: Vec::new(), stopped: None };
     let mut rows = Vec::new();
     loop {
-        match result.next().await.map_err(|e| meaning(e, phase, place)) {
+        match result.next().await.map_err(|e| meaning(e, phase, endpoint)) {
             Ok(Some(row)) => rows.push(row),
             Ok(None) => {
                 answer.sets.push(std::mem::take(&mut rows));
@@ -273,7 +277,7 @@ async fn take<P: Protocol>(mut result: QueryResult<'_, '_, P>, phase: Phase, pla
                     continue;
                 }
                 // The driver reports the failure of a later statement with the next call.
-                match result.next().await.map_err(|e| meaning(e, phase, place)) {
+                match result.next().await.map_err(|e| meaning(e, phase, endpoint)) {
                     Ok(_) => return Ok(answer),
                     Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
                     Err(failure) => return Err(failure),

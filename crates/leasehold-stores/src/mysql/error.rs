@@ -22,10 +22,10 @@ pub(super) enum Stop {
 
 impl Stop {
     /// As an error, for callers that treat all of them alike.
-    pub(super) fn into_error(self, place: &str) -> Error {
+    pub(super) fn into_error(self, endpoint: &str) -> Error {
         match self {
-            Stop::NoTable => Error::new(Kind::Unavailable, format!("{place} has no table leasehold_record")),
-            Stop::Taken => Error::new(Kind::Unavailable, format!("{place} has such a row already")),
+            Stop::NoTable => Error::new(Kind::Unavailable, format!("{endpoint} has no table leasehold_record")),
+            Stop::Taken => Error::new(Kind::Unavailable, format!("{endpoint} has such a row already")),
             Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => error,
         }
     }
@@ -50,17 +50,17 @@ pub(super) enum Failure {
 }
 
 /// The driver's error as ours.
-pub(super) fn meaning(error: mysql_async::Error, phase: Phase, place: &str) -> Failure {
+pub(super) fn meaning(error: mysql_async::Error, phase: Phase, endpoint: &str) -> Failure {
     let kind = phase.unanswered();
     let unsupported = |message: String| Error::new(Kind::Unsupported, message);
     match error {
         mysql_async::Error::Server(error) if phase == Phase::Connecting && error.code == 1045 => {
-            Failure::NoLogin(refused(&error, phase, place).into_error(place))
+            Failure::NoLogin(refused(&error, phase, endpoint).into_error(endpoint))
         }
-        mysql_async::Error::Server(error) => Failure::Refused(refused(&error, phase, place)),
+        mysql_async::Error::Server(error) => Failure::Refused(refused(&error, phase, endpoint)),
         mysql_async::Error::Driver(DriverError::PoolDisconnected) => Failure::NoPool,
         mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer) => {
-            Failure::NoTls(unsupported(format!("{place} has no TLS; set it up there, or give `ssl-mode=DISABLED`")))
+            Failure::NoTls(unsupported(format!("{endpoint} has no TLS; set it up there, or give `ssl-mode=DISABLED`")))
         }
         mysql_async::Error::Driver(
             error @ (DriverError::UnknownAuthPlugin { .. }
@@ -69,21 +69,21 @@ pub(super) fn meaning(error: mysql_async::Error, phase: Phase, place: &str) -> F
         ) => {
             let known = "mysql_native_password, caching_sha2_password or ed25519";
             Failure::Broken(
-                unsupported(format!("{place} wants a login that is not known here; give the user one of {known}"))
+                unsupported(format!("{endpoint} wants a login that is not known here; give the user one of {known}"))
                     .with_source(error),
             )
         }
         mysql_async::Error::Io(error) if phase == Phase::Connecting && is_distrust(&error) => Failure::Broken(
             unsupported(format!(
-                "the certificate of {place} is not trusted; name its authority with `ssl-ca=`, and the host as it does"
+                "the certificate of {endpoint} is not trusted; name its authority with `ssl-ca=`, and the host as it does"
             ))
             .with_source(error),
         ),
         error => {
             let what = match phase {
-                Phase::Connecting => format!("cannot reach {place}"),
-                Phase::Reading | Phase::Preparing => format!("the connection to {place} broke"),
-                Phase::Writing => format!("the connection to {place} broke while writing"),
+                Phase::Connecting => format!("cannot reach {endpoint}"),
+                Phase::Reading | Phase::Preparing => format!("the connection to {endpoint} broke"),
+                Phase::Writing => format!("the connection to {endpoint} broke while writing"),
             };
             Failure::Broken(Error::new(kind, what).with_source(error))
         }
@@ -100,7 +100,7 @@ fn is_distrust(error: &IoError) -> bool {
 
 /// The meaning of the server's errors. After an error that is not listed here,
 /// a write may have been applied: the server can also fail after its commit.
-fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
+fn refused(error: &ServerError, phase: Phase, endpoint: &str) -> Stop {
     let said: String = error.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let said = format!("{said} (error {})", error.code);
     let fail = |kind, what: String| Error::new(kind, what).with_source(said);
@@ -110,49 +110,52 @@ fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
         // Access denied, by user, host, socket login, expired password or lock of the account.
         1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => Stop::NotPermitted(fail(
             Kind::Unsupported,
-            format!("{place} refuses the user; check user, password and from where the user may connect"),
+            format!("{endpoint} refuses the user; check user, password and from where the user may connect"),
         )),
         1044 | 1142 | 1143 | 1227 | 1370 => Stop::NotPermitted(fail(
             Kind::Unsupported,
-            format!("{place} denies this; grant SELECT, INSERT, UPDATE, DELETE and CREATE on the database"),
+            format!("{endpoint} denies this; grant SELECT, INSERT, UPDATE, DELETE and CREATE on the database"),
         )),
-        1046 | 1049 => {
-            Stop::Failed(fail(Kind::Unsupported, format!("{place} has no such database; make it with CREATE DATABASE")))
-        }
+        1046 | 1049 => Stop::Failed(fail(
+            Kind::Unsupported,
+            format!("{endpoint} has no such database; make it with CREATE DATABASE"),
+        )),
         1054 | 1136 | 1364 => Stop::Failed(fail(
             Kind::Unsupported,
-            format!("the table leasehold_record of {place} is another program's; use another database"),
+            format!("the table leasehold_record of {endpoint} is another program's; use another database"),
         )),
         1205 | 1213 => {
-            Stop::Failed(fail(Kind::Unavailable, format!("{place} was busy with the same record; try again")))
+            Stop::Failed(fail(Kind::Unavailable, format!("{endpoint} was busy with the same record; try again")))
         }
         1290 | 1792 | 1836 => Stop::ReadOnly(fail(
             Kind::Unavailable,
-            format!("{place} takes no writes now; name the server that does, if it is a replica"),
+            format!("{endpoint} takes no writes now; name the server that does, if it is a replica"),
         )),
         1021 | 1114 => Stop::Failed(fail(
             Kind::Unavailable,
-            format!("no space left at {place}; nothing was changed, free some and try again"),
+            format!("no space left at {endpoint}; nothing was changed, free some and try again"),
         )),
         // Too many connections: a waiter retries.
         1040 | 1203 | 1226 if phase == Phase::Connecting => {
-            Stop::Failed(fail(Kind::Contended, format!("{place} has as many clients as it allows; try again")))
+            Stop::Failed(fail(Kind::Contended, format!("{endpoint} has as many clients as it allows; try again")))
         }
         // The same for a statement. Or a node that has not joined its cluster, or was rolled back by it.
         1040 | 1203 | 1226 | 1047 | 3100 | 3101 => {
-            Stop::Failed(fail(Kind::Unavailable, format!("{place} cannot serve now; try again")))
+            Stop::Failed(fail(Kind::Unavailable, format!("{endpoint} cannot serve now; try again")))
         }
         // Statements are prepared once per connection.
         1461 => Stop::Failed(fail(
             Kind::Unavailable,
-            format!("{place} prepares no more statements; raise `max_prepared_stmt_count` there"),
+            format!("{endpoint} prepares no more statements; raise `max_prepared_stmt_count` there"),
         )),
         // Not understood, or too large.
-        1064 | 1153 | 1193 | 1406 => Stop::Failed(fail(Kind::Unsupported, format!("{place} does not understand this"))),
-        _ if phase == Phase::Writing => {
-            Stop::Failed(fail(Kind::Indeterminate, format!("{place} failed in the middle of a write")))
+        1064 | 1153 | 1193 | 1406 => {
+            Stop::Failed(fail(Kind::Unsupported, format!("{endpoint} does not understand this")))
         }
-        _ => Stop::Failed(fail(Kind::Unavailable, format!("{place} refuses"))),
+        _ if phase == Phase::Writing => {
+            Stop::Failed(fail(Kind::Indeterminate, format!("{endpoint} failed in the middle of a write")))
+        }
+        _ => Stop::Failed(fail(Kind::Unavailable, format!("{endpoint} refuses"))),
     }
 }
 

@@ -82,7 +82,7 @@ pub struct MysqlStore {
 
 impl fmt::Debug for MysqlStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MysqlStore({})", self.connections.place())
+        write!(f, "MysqlStore({})", self.connections.endpoint())
     }
 }
 
@@ -105,8 +105,8 @@ pub async fn connect(address: &Address) -> Result<mysql_async::Conn> {
 }
 
 impl MysqlStore {
-    fn place(&self) -> &str {
-        self.connections.place()
+    fn endpoint(&self) -> &str {
+        self.connections.endpoint()
     }
 
     /// Runs one insert or update.
@@ -127,15 +127,15 @@ impl MysqlStore {
                 };
             }
             Some(stop) => {
-                let message = format!("{} answered only half of a write", self.place());
-                return Err(Error::new(Kind::Indeterminate, message).with_source(stop.into_error(self.place())));
+                let message = format!("{} answered only half of a write", self.endpoint());
+                return Err(Error::new(Kind::Indeterminate, message).with_source(stop.into_error(self.endpoint())));
             }
         }
         if answer.affected == 0 {
             return Ok(Written::Not);
         }
         now(&answer).map(Written::At).map_err(|e| {
-            Error::new(Kind::Indeterminate, format!("{} did not report the time of a write", self.place()))
+            Error::new(Kind::Indeterminate, format!("{} did not report the time of a write", self.endpoint()))
                 .with_source(e)
         })
     }
@@ -146,11 +146,11 @@ impl MysqlStore {
             Some(Stop::NotPermitted(error)) => {
                 let message = format!(
                     "{} has no table for leases, and this user may not make it; let one who may run: {TABLE}",
-                    self.place()
+                    self.endpoint()
                 );
                 Err(Error::new(Kind::Unsupported, message).with_source(error))
             }
-            Some(stop) => Err(stop.into_error(self.place())),
+            Some(stop) => Err(stop.into_error(self.endpoint())),
         }
     }
 
@@ -161,7 +161,7 @@ impl MysqlStore {
             answer = self.connections.exchange(Phase::Reading, &format!("SELECT {NOW}"), Vec::new()).await?;
         }
         if let Some(stop) = answer.stopped {
-            return Err(stop.into_error(self.place()));
+            return Err(stop.into_error(self.endpoint()));
         }
         let now = self.now(answer.sets.first())?;
         let rows = answer.sets.into_iter().next().unwrap_or_default();
@@ -208,7 +208,7 @@ impl MysqlStore {
         match (written, expected) {
             (Written::At(now), _) => Ok(Swap::Done { revision: Revision(fresh.to_string()), now }),
             (Written::NoTable, None) => {
-                let message = format!("the table leasehold_record of {} was dropped again at once", self.place());
+                let message = format!("the table leasehold_record of {} was dropped again at once", self.endpoint());
                 Err(Error::new(Kind::Unavailable, message))
             }
             (Written::Not | Written::NoTable, _) => Ok(Swap::Mismatch),
@@ -230,7 +230,10 @@ impl MysqlStore {
     }
 
     fn unexpected_answer(&self, what: &str) -> Error {
-        Error::new(Kind::Corrupt, format!("{} gave {what}; is leasehold_record another program's table?", self.place()))
+        Error::new(
+            Kind::Corrupt,
+            format!("{} gave {what}; is leasehold_record another program's table?", self.endpoint()),
+        )
     }
 }
 

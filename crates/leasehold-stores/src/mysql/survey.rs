@@ -19,13 +19,13 @@ const LOOK: &str = "SELECT VERSION(); \
     SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'leasehold_record'";
 
 pub(super) async fn look(connections: &Connections) -> Result<Survey> {
-    let place = connections.place();
+    let endpoint = connections.endpoint();
     let answer = connections.exchange(Phase::Reading, LOOK, Vec::new()).await?;
     if let Some(stop) = answer.stopped {
-        return Err(stop.into_error(place));
+        return Err(stop.into_error(endpoint));
     }
     let [version, variables, status, dumps, process, engine] = &answer.sets[..] else {
-        return Err(Error::new(Kind::Unavailable, format!("{place} told only part of its settings")));
+        return Err(Error::new(Kind::Unavailable, format!("{endpoint} told only part of its settings")));
     };
     let seen = ServerState {
         version: text(version.first(), 0).unwrap_or_default(),

@@ -37,7 +37,7 @@ enum Proof {
 pub(super) struct Config {
     pub(super) servers: Vec<ServerAddr>,
     /// The servers, for messages.
-    pub(super) place: String,
+    pub(super) endpoint: String,
     /// How many copies a new bucket has.
     pub(super) replicas: u32,
     proof: Proof,
@@ -107,10 +107,10 @@ impl Config {
             hosts.push(Host { name: DEFAULT_HOST.into(), port: None });
         }
         let scheme = if address_tls { "tls" } else { "nats" };
-        let places: Vec<String> = hosts.iter().map(|host| host.authority(PORT)).collect();
-        let servers = places
+        let authorities: Vec<String> = hosts.iter().map(|host| host.authority(PORT)).collect();
+        let servers = authorities
             .iter()
-            .map(|place| format!("{scheme}://{place}").parse())
+            .map(|endpoint| format!("{scheme}://{endpoint}").parse())
             .collect::<std::io::Result<Vec<ServerAddr>>>()
             .map_err(|e| address.invalid("a host cannot be understood").with_source(e))?;
         let cert = match (from("cert", "NATS_CERT"), from("key", "NATS_KEY")) {
@@ -119,7 +119,7 @@ impl Config {
         };
         Ok(Config {
             servers,
-            place: printable(&format!("nats://{}", places.join(","))),
+            endpoint: printable(&format!("nats://{}", authorities.join(","))),
             replicas: replicas(address)?,
             proof: proof(address, login, &environment),
             // Naming a certificate means requiring TLS.
@@ -259,17 +259,17 @@ mod tests {
         let from_url = login("nats://u:p@three?creds=/x", &environment);
         assert!(from_url.is_err(), "a user and a file");
         let from_url = login("nats://three,four:9?creds=/x&replicas=3", &environment).unwrap();
-        assert_eq!(from_url.place, "nats://three:4222,four:9");
+        assert_eq!(from_url.endpoint, "nats://three:4222,four:9");
         assert!(matches!(&from_url.proof, Proof::Credentials(file) if file == &PathBuf::from("/x")));
         assert_eq!((from_url.replicas, from_url.needs_tls, from_url.ca), (3, false, Some("/ca".into())));
         let from_environment = login("nats://", &environment).unwrap();
-        assert_eq!(from_environment.place, "nats://one:1,two:4222");
+        assert_eq!(from_environment.endpoint, "nats://one:1,two:4222");
         assert!(from_environment.needs_tls);
         assert!(matches!(&from_environment.proof, Proof::Password(user, _) if user == "a"));
         let from_variables = login("nats://h", &environment).unwrap();
         assert!(matches!(&from_variables.proof, Proof::Password(user, _) if user == "me"));
         assert!(!format!("{from_variables:?}").contains("hunter2"));
-        assert_eq!(login("nats://", &[]).unwrap().place, "nats://localhost:4222");
+        assert_eq!(login("nats://", &[]).unwrap().endpoint, "nats://localhost:4222");
         assert!(matches!(login("nats://s3cret@h", &[]).unwrap().proof, Proof::Token(_)));
         assert!(login("nats+tls://h", &[]).unwrap().needs_tls && login("nats://h?ca=/x", &[]).unwrap().needs_tls);
     }

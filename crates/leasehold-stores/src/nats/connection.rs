@@ -99,7 +99,7 @@ impl Connections {
             Ok(connection)
         });
         connection.await.unwrap_or_else(|_| {
-            let message = format!("{} did not answer within {} s", self.config.place, CONNECT.as_secs());
+            let message = format!("{} did not answer within {} s", self.config.endpoint, CONNECT.as_secs());
             Err(Error::new(Kind::Unavailable, message))
         })
     }
@@ -126,7 +126,7 @@ impl Connection {
             });
         let client = options.connect(config.servers.as_slice()).await.map_err(|error| unreachable(config, error))?;
         client.set_server_pool(UNREACHABLE_ADDRESS).await.map_err(|error| {
-            let message = format!("the connection to {} broke at once", config.place);
+            let message = format!("the connection to {} broke at once", config.endpoint);
             Error::new(Kind::Unavailable, message).with_source(error)
         })?;
         Ok(Connection {
@@ -231,23 +231,47 @@ fn failure(error: RequestErrorKind) -> Failure {
 
 /// The error for a connection that could not be made. Nothing was sent.
 fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
-    let place = &config.place;
+    let endpoint = &config.endpoint;
     let text = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().to_lowercase();
     let is_about_us = text.contains("authorization") || text.contains("authentication") || text.contains("account");
     let (kind, message) = match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-            (Kind::Unsupported, format!("{place} does not accept these credentials; check the user, token or file"))
+            (Kind::Unsupported, format!("{endpoint} does not accept these credentials; check the user, token or file"))
         }
         _ if is_about_us => {
-            (Kind::Unsupported, format!("{place} does not accept these credentials; check the user, token or file"))
+            (Kind::Unsupported, format!("{endpoint} does not accept these credentials; check the user, token or file"))
         }
         ConnectErrorKind::Tls | ConnectErrorKind::Io if text.contains("certificate") => (
             Kind::Unsupported,
-            format!("the certificate of {place} or ours is not accepted; name the authority with `?ca=/path`"),
+            format!("the certificate of {endpoint} or our own is not accepted; name the authority with `?ca=/path`"),
         ),
-        ConnectErrorKind::Tls => (Kind::Unsupported, format!("no tls connection to {place} can be made")),
-        ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{place} cannot be understood")),
-        _ => (Kind::Unavailable, format!("cannot reach {place}; is it running?")),
+        ConnectErrorKind::Tls => (Kind::Unsupported, format!("no tls connection to {endpoint} can be made")),
+        ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{endpoint} cannot be understood")),
+        _ => (Kind::Unavailable, format!("cannot reach {endpoint}; is it running?")),
     };
     Error::new(kind, message).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Address;
+
+    /// As nats-server and the driver print it.
+    #[test]
+    fn a_refused_login_and_a_refused_certificate_are_told_from_a_server_that_is_away() {
+        let config = Config::new(&Address::parse("nats", "//h").unwrap(), |_| None).unwrap();
+        for (said, kind, advice) in [
+            ("nats: authorization violation", Kind::Unsupported, "check the user, token or file"),
+            ("nats: User Authentication Expired", Kind::Unsupported, "check the user, token or file"),
+            ("nats: Account Authentication Expired", Kind::Unsupported, "check the user, token or file"),
+            ("invalid peer certificate: UnknownIssuer", Kind::Unsupported, "name the authority"),
+            ("received fatal alert: BadCertificate", Kind::Unsupported, "name the authority"),
+            ("Connection refused (os error 111)", Kind::Unavailable, "is it running?"),
+        ] {
+            let error = unreachable(&config, async_nats::ConnectError::with_source(ConnectErrorKind::Io, said));
+            assert_eq!(error.kind(), kind, "{said}");
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
 }

@@ -73,7 +73,7 @@ pub struct NatsStore {
 
 impl fmt::Debug for NatsStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NatsStore({} {})", self.connections.config.place, self.names.bucket)
+        write!(f, "NatsStore({} {})", self.connections.config.endpoint, self.names.bucket)
     }
 }
 
@@ -123,7 +123,7 @@ impl NatsStore {
                 let message = format!(
                     "the bucket `{bucket}` at {} cannot carry leases: {why}; change it with `nats stream edit {}`, or \
                      use another namespace",
-                    self.connections.config.place, self.names.stream
+                    self.connections.config.endpoint, self.names.stream
                 );
                 Err(Failure::Unasked(Error::new(Kind::Unsupported, message)))
             }
@@ -133,7 +133,7 @@ impl NatsStore {
     fn time(&self, info: &Info) -> Result<Timestamp, Failure> {
         info.now().ok_or_else(|| {
             let message =
-                format!("{} does not tell its time; nats-server 2.10 or newer does", self.connections.config.place);
+                format!("{} does not tell its time; nats-server 2.10 or newer does", self.connections.config.endpoint);
             Failure::Unasked(Error::new(Kind::Unsupported, message))
         })
     }
@@ -162,7 +162,7 @@ impl NatsStore {
             Err(Failure::Denied(_) | Failure::Nobody | Failure::Off) => {
                 let message = format!(
                     "{} tells no time while there is no bucket; allow `$SYS.REQ.USER.INFO`, or make it with `{}`",
-                    self.connections.config.place,
+                    self.connections.config.endpoint,
                     self.command()
                 );
                 return Err(Failure::Unasked(Error::new(Kind::Unsupported, message)));
@@ -262,7 +262,7 @@ impl NatsStore {
             Some(_) => Ok(()),
             None => {
                 let message =
-                    format!("the bucket `{bucket}` at {} vanished as it was made", self.connections.config.place);
+                    format!("the bucket `{bucket}` at {} vanished as it was made", self.connections.config.endpoint);
                 Err(Error::new(Kind::Unavailable, message))
             }
         }
@@ -353,32 +353,35 @@ impl NatsStore {
 
     /// The error for the caller.
     fn told(&self, failure: Failure, phase: Phase) -> Error {
-        let place = &self.connections.config.place;
+        let endpoint = &self.connections.config.endpoint;
         let unknown = phase.unanswered();
         let no_jetstream = || {
             let message =
-                format!("jetstream is off at {place}; start nats-server with `-js`, or allow it to the account");
+                format!("jetstream is off at {endpoint}; start nats-server with `-js`, or allow it to the account");
             Error::new(Kind::Unsupported, message)
         };
         match failure {
             Failure::Unasked(error) => error,
-            Failure::Broken => Error::new(unknown, format!("the connection to {place} broke before the answer came")),
-            Failure::Silent => Error::new(unknown, format!("{place} did not answer in time")),
+            Failure::Broken => {
+                Error::new(unknown, format!("the connection to {endpoint} broke before the answer came"))
+            }
+            Failure::Silent => Error::new(unknown, format!("{endpoint} did not answer in time")),
             Failure::Off => no_jetstream(),
             Failure::Nobody => {
                 let message =
-                    format!("nobody answers for the bucket `{}` at {place} now; try again", self.names.bucket);
+                    format!("nobody answers for the bucket `{}` at {endpoint} now; try again", self.names.bucket);
                 Error::new(Kind::Unavailable, message)
             }
             Failure::Denied(complaint) => {
-                let message = format!("{place} does not let this user do it ({complaint}); allow `$JS.API.>`, `$KV.>`");
+                let message =
+                    format!("{endpoint} does not let this user do it ({complaint}); allow `$JS.API.>`, `$KV.>`");
                 Error::new(Kind::Unsupported, message)
             }
             Failure::TooLarge => {
-                Error::new(Kind::Unsupported, format!("a record is larger than the `max_payload` of {place}"))
+                Error::new(Kind::Unsupported, format!("a record is larger than the `max_payload` of {endpoint}"))
             }
             Failure::Garbled(what) => {
-                Error::new(unknown, format!("{place} answered what cannot be understood: {what}"))
+                Error::new(unknown, format!("{endpoint} answered what cannot be understood: {what}"))
             }
             Failure::Refused(refusal) if NO_JETSTREAM.contains(&refusal.err_code) => no_jetstream(),
             Failure::Refused(refusal) => {
@@ -389,7 +392,7 @@ impl NatsStore {
                     _ => Kind::Unsupported,
                 };
                 let what = leasehold_core::printable(&refusal.description);
-                Error::new(kind, format!("{place} refused with error {}: {what}", refusal.err_code))
+                Error::new(kind, format!("{endpoint} refused with error {}: {what}", refusal.err_code))
             }
         }
     }

@@ -107,7 +107,7 @@ pub(super) struct Bucket {
     /// The folder of all namespaces.
     pub(super) prefix: Path,
     /// The server, for messages: without secrets.
-    pub(super) place: String,
+    pub(super) display_name: String,
     /// The server's name as a part of an object's key.
     pub(super) label: String,
     pub(super) advice: Advice,
@@ -115,7 +115,7 @@ pub(super) struct Bucket {
 
 impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bucket({}, prefix `{}`)", self.place, self.prefix)
+        write!(f, "Bucket({}, prefix `{}`)", self.display_name, self.prefix)
     }
 }
 
@@ -189,7 +189,7 @@ pub(super) fn bucket_by(built: (Builder, Option<String>), address: &Address, env
         })?;
     }
     let connector = connector(address, env, service, endpoint.as_deref().is_some_and(is_local))?;
-    let place = match &endpoint {
+    let display_name = match &endpoint {
         Some(endpoint) => format!("{} `{name}` at {endpoint}", bucket_word(service)),
         None => format!("{} `{name}`", bucket_word(service)),
     };
@@ -198,10 +198,10 @@ pub(super) fn bucket_by(built: (Builder, Option<String>), address: &Address, env
     let connector = connector.with_credentials(credentials.clone());
     let cloud = builder.build(&name, connector).map_err(|e| {
         let why = e.split_whitespace().collect::<Vec<_>>().join(" ");
-        Error::new(Kind::Unsupported, format!("cannot use {place}: {why}; {}", advice.credentials))
+        Error::new(Kind::Unsupported, format!("cannot use {display_name}: {why}; {}", advice.credentials))
     })?;
     let label = endpoint.as_deref().map_or_else(|| "the-service-itself".to_owned(), label_of);
-    Ok(Bucket { cloud, credentials, service, name, prefix, place, label, advice })
+    Ok(Bucket { cloud, credentials, service, name, prefix, display_name, label, advice })
 }
 
 const fn bucket_word(service: Service) -> &'static str {
@@ -424,7 +424,7 @@ mod tests {
     async fn authorization(server: &StandIn, address_: &str, env: &[(&str, &str)]) -> String {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let bucket = bucket(&address(address_), &env).unwrap();
-        assert!(bucket.place.contains(&server.port().to_string()), "{}", bucket.place);
+        assert!(bucket.display_name.contains(&server.port().to_string()), "{}", bucket.display_name);
         let _ = bucket.cloud.get(&Path::from("x")).await;
         server.authorization()
     }

@@ -174,9 +174,9 @@ impl Exchange {
     }
 
     /// The server's time. A write whose answer has no time is unknown, because nobody can say when it was applied.
-    pub(super) fn now(&self, phase: Phase, place: &str) -> Result<Timestamp> {
+    pub(super) fn now(&self, phase: Phase, bucket: &str) -> Result<Timestamp> {
         self.date.ok_or_else(|| {
-            let message = format!("{place} answered without a readable `Date` header, so its time is not known");
+            let message = format!("{bucket} answered without a readable `Date` header, so its time is not known");
             Error::new(phase.unanswered(), message)
         })
     }
@@ -193,31 +193,31 @@ pub(super) fn failure(
     driver: Option<object_store::Error>,
     seen: &Exchange,
     phase: Phase,
-    place: &str,
+    bucket: &str,
     advice: &Advice,
 ) -> Error {
     let code = if seen.code.is_empty() { String::new() } else { format!(" {}", seen.code) };
     let Some(status) = seen.status else {
         return match driver {
-            _ if seen.unconnected => Error::new(Kind::Unavailable, format!("cannot connect to {place}: {}", seen.why)),
+            _ if seen.unconnected => Error::new(Kind::Unavailable, format!("cannot connect to {bucket}: {}", seen.why)),
             _ if seen.sent && seen.why.is_empty() => {
-                Error::new(phase.unanswered(), format!("{place} did not answer within {} s", CALL.as_secs()))
+                Error::new(phase.unanswered(), format!("{bucket} did not answer within {} s", CALL.as_secs()))
             }
-            _ if seen.sent => Error::new(phase.unanswered(), format!("no answer from {place}: {}", seen.why)),
+            _ if seen.sent => Error::new(phase.unanswered(), format!("no answer from {bucket}: {}", seen.why)),
             Some(driver) => {
                 let (kind, why) = match credentials::cause(&driver) {
                     Some(cause) => (cause.kind(), cause.to_string()),
                     None => (Kind::Unavailable, format!("{driver}; {}", advice.credentials)),
                 };
                 let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-                Error::new(kind, format!("cannot ask {place}: {why}"))
+                Error::new(kind, format!("cannot ask {bucket}: {why}"))
             }
             None => {
-                Error::new(Kind::Unavailable, format!("no credentials for {place} in time; {}", advice.credentials))
+                Error::new(Kind::Unavailable, format!("no credentials for {bucket} in time; {}", advice.credentials))
             }
         };
     };
-    let said = format!("{place} answered {status}{code}");
+    let said = format!("{bucket} answered {status}{code}");
     let refused = |what: &str| Error::new(Kind::Unsupported, format!("{said}: {what}"));
     match (status, seen.code.as_str()) {
         (_, "RequestTimeTooSkewed") => refused("this machine's clock is too far off for its signature; set it right"),
@@ -228,7 +228,9 @@ pub(super) fn failure(
         (429, _) => Error::new(Kind::Unavailable, format!("{said}: it is asked too often")),
         (501, _) => refused("it does not know conditional writes"),
         (408 | 500.., _) => Error::new(phase.unanswered(), said),
-        (200..=299, _) => Error::new(phase.unanswered(), format!("the answer of {place} was cut off or lacks an ETag")),
+        (200..=299, _) => {
+            Error::new(phase.unanswered(), format!("the answer of {bucket} was cut off or lacks an ETag"))
+        }
         _ => refused("the request was not understood"),
     }
 }

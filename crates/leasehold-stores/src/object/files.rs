@@ -17,12 +17,12 @@ const FOLDER: &str = "leasehold-output";
 pub struct Files {
     cloud: Arc<dyn ObjectStore>,
     folder: Path,
-    place: String,
+    address: String,
 }
 
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Files({})", self.place)
+        write!(f, "Files({})", self.address)
     }
 }
 
@@ -33,7 +33,7 @@ impl Files {
         let path = address.path.trim_matches('/');
         let folder = Path::parse(if path.is_empty() { FOLDER } else { path });
         let folder = folder.map_err(|e| Error::new(Kind::Invalid, "invalid path in the bucket").with_source(e))?;
-        Ok(Files { cloud, folder, place: address.to_string() })
+        Ok(Files { cloud, folder, address: address.to_string() })
     }
 
     /// Stores a file.
@@ -74,6 +74,6 @@ impl Files {
     }
 
     fn failed(&self, error: object_store::Error) -> Error {
-        Error::unavailable(format!("cannot use `{}`", self.place), error)
+        Error::unavailable(format!("cannot use `{}`", self.address), error)
     }
 }

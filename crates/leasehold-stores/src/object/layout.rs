@@ -45,9 +45,9 @@ pub(super) fn body(tag: Nonce, value: Option<&[u8]>) -> Vec<u8> {
 }
 
 /// Parses a body.
-pub(super) fn content(body: &[u8], place: &Path) -> Result<Content> {
+pub(super) fn content(body: &[u8], path: &Path) -> Result<Content> {
     let damaged = || {
-        let message = format!("the object `{place}` is not a leasehold record: it was damaged or put there by hand");
+        let message = format!("the object `{path}` is not a leasehold record: it was damaged or put there by hand");
         Error::new(Kind::Corrupt, message)
     };
     let (mark, rest) = body.split_first_chunk::<4>().ok_or_else(damaged)?;
@@ -152,15 +152,15 @@ mod tests {
 
     #[test]
     fn bodies_are_read_back_and_sizes_tell_tombstones() {
-        let (tag, place) = (Nonce::random(), Path::from("p"));
+        let (tag, path) = (Nonce::random(), Path::from("p"));
         for value in [Some(b"".as_slice()), Some(b"x"), Some(b"\n\0\n"), None] {
             let body = body(tag, value);
-            assert_eq!(content(&body, &place).unwrap(), Content { tag, value: value.map(<[u8]>::to_vec) });
+            assert_eq!(content(&body, &path).unwrap(), Content { tag, value: value.map(<[u8]>::to_vec) });
             assert_eq!(is_tombstone(body.len() as u64), value.is_none());
         }
         let whole = body(tag, Some(b"x"));
         for foreign in [b"".as_slice(), b"hello", &whole[..20], &[&body(tag, None)[..], b"x"].concat()] {
-            assert_eq!(content(foreign, &place).unwrap_err().kind(), Kind::Corrupt);
+            assert_eq!(content(foreign, &path).unwrap_err().kind(), Kind::Corrupt);
         }
     }
 

@@ -90,7 +90,7 @@ enum Put {
 
 impl fmt::Debug for BucketStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BucketStore({})", self.namespace.bucket.place)
+        write!(f, "BucketStore({})", self.namespace.bucket.display_name)
     }
 }
 
@@ -131,7 +131,7 @@ impl BucketNamespace {
     }
 
     fn failed(&self, driver: Option<object_store::Error>, seen: &Exchange, phase: Phase) -> Error {
-        failure(driver, seen, phase, &self.bucket.place, &self.bucket.advice)
+        failure(driver, seen, phase, &self.bucket.display_name, &self.bucket.advice)
     }
 
     /// Identifies the credentials that the next request is sent with.
@@ -178,7 +178,7 @@ impl BucketNamespace {
             _ if is_absent(&seen) => None,
             answer => return Err(self.failed(answer.and_then(Result::err), &seen, Phase::Reading)),
         };
-        Ok((stored, seen.now(Phase::Reading, &self.bucket.place)?))
+        Ok((stored, seen.now(Phase::Reading, &self.bucket.display_name)?))
     }
 
     /// Writes a value or a tombstone, if the object still has this revision (none: if it does not exist).
@@ -206,7 +206,7 @@ impl BucketNamespace {
             let seen = watcher.seen();
             match (answer, seen.status) {
                 (Some(Ok(put)), _) => {
-                    let now = seen.now(Phase::Writing, &self.bucket.place)?;
+                    let now = seen.now(Phase::Writing, &self.bucket.display_name)?;
                     let revision = layout::revision(tag, compared, put.e_tag.as_deref(), put.version.as_deref());
                     let revision = revision.ok_or_else(|| self.failed(None, &seen, Phase::Writing))?;
                     return Ok(Put::Done { revision, now });
@@ -284,13 +284,15 @@ impl BucketNamespace {
                 continue;
             }
             if names.last().or(asked.last).is_some_and(|last| name <= *last) {
-                let message =
-                    format!("{} does not list in the order of names; use another kind of bucket", self.bucket.place);
+                let message = format!(
+                    "{} does not list in the order of names; use another kind of bucket",
+                    self.bucket.display_name
+                );
                 return Err(Error::new(Kind::Unsupported, message));
             }
             names.push(name);
         }
-        let now = seen.now(Phase::Reading, &self.bucket.place)?;
+        let now = seen.now(Phase::Reading, &self.bucket.display_name)?;
         Ok(Names { names, token: page.page_token.filter(|token| !token.is_empty()), now })
     }
 
@@ -323,7 +325,7 @@ impl BucketNamespace {
             drop(names);
             token = page.token;
         }
-        Err(Error::new(Kind::Unsupported, format!("a listing of {} does not end", self.bucket.place)))
+        Err(Error::new(Kind::Unsupported, format!("a listing of {} does not end", self.bucket.display_name)))
     }
 
     /// A value of a listing; none if it was erased since.
@@ -439,7 +441,7 @@ impl Store for BucketStore {
             Service::Google => format!("gcloud storage buckets describe gs://{bucket} --format='default(lifecycle)'"),
             Service::Azure => "az storage account management-policy show".to_owned(),
         };
-        Ok(survey.fine("server", &namespace.bucket.place).advise(
+        Ok(survey.fine("server", &namespace.bucket.display_name).advise(
             "lifecycle rules",
             "cannot be read from here",
             format!("see that none expires or archives objects below `{}/`: {look}", namespace.folder),

@@ -53,15 +53,15 @@ impl BucketNamespace {
     }
 
     async fn try_out(&self, scratch: &Path, used: &mut Vec<Path>) -> Result<()> {
-        let mut place = |name: String| {
+        let mut used_path = |name: String| {
             let path = scratch.clone().join(name);
             used.push(path.clone());
             path
         };
-        let (present, absent) = (place("present".into()), place("absent".into()));
+        let (present, absent) = (used_path("present".into()), used_path("absent".into()));
         self.one_by_one(&present, &absent).await?;
         for round in 0..ROUNDS {
-            let path = place(format!("race-{round}"));
+            let path = used_path(format!("race-{round}"));
             let created = self.race(&path, None).await?;
             self.race(&path, Some(&created)).await?;
         }
@@ -116,8 +116,10 @@ impl BucketNamespace {
             // The winner's answer may be among those that were lost.
             ([], Some(found)) if undecided > 0 && expected != Some(&found) => Ok(found),
             ([], _) if undecided > 0 => {
-                let message =
-                    format!("{} could not be put to the test: {undecided} writes were undecided", self.bucket.place);
+                let message = format!(
+                    "{} could not be put to the test: {undecided} writes were undecided",
+                    self.bucket.display_name
+                );
                 Err(Error::new(Kind::Unavailable, message))
             }
             ([_], _) => Err(self.unfit(condition, "a write that it refused was done, in a race of several")),
@@ -138,7 +140,7 @@ impl BucketNamespace {
         let message = format!(
             "{} does not enforce `{header}`: {what}; leases would have several holders, so nothing is written; use a \
              server with conditional writes",
-            self.bucket.place
+            self.bucket.display_name
         );
         Error::new(Kind::Unsupported, message)
     }

@@ -12,19 +12,20 @@ pub(crate) fn redacted_text(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| !is_path(*scheme)) else {
         return text.to_owned();
     };
-    let place = rest.trim_start_matches('/');
-    let slashes = &rest[..rest.len() - place.len()];
+    let location = rest.trim_start_matches('/');
+    let slashes = &rest[..rest.len() - location.len()];
     // The last `@` counts, wherever it is: a password that was not escaped may contain anything.
-    let (login, place) = match place.rsplit_once('@') {
-        Some((login, place)) => (format!("{}@", secret::login(login, true)), place),
-        None => (String::new(), place),
+    let (login, location) = match location.rsplit_once('@') {
+        Some((login, location)) => (format!("{}@", secret::login(login, true)), location),
+        None => (String::new(), location),
     };
-    let (place, query) = place.split_once('?').map_or((place, None), |(place, query)| (place, Some(query)));
+    let (location, query) =
+        location.split_once('?').map_or((location, None), |(location, query)| (location, Some(query)));
     let fields = query.into_iter().flat_map(|query| query.split('&')).enumerate().map(|(at, field)| {
         let name = field.split_once('=').map(|(name, _)| format!("{name}=")).unwrap_or_default();
         format!("{}{name}***", if at == 0 { '?' } else { '&' })
     });
-    format!("{scheme}:{slashes}{login}{place}{}", fields.collect::<String>())
+    format!("{scheme}:{slashes}{login}{location}{}", fields.collect::<String>())
 }
 
 /// The text with possible secrets hidden. The password in a store's URL may not have been encoded.

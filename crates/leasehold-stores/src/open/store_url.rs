@@ -79,21 +79,21 @@ impl StoreUrl {
     /// The last part of a server's path is the namespace. What precedes it is
     /// the prefix under which the server answers.
     fn parse_served(driver: &'static Driver, mut address: Address, text: &str) -> Result<Self> {
-        let (place, query) = text.split_once('?').map_or((text, None), |(place, query)| (place, Some(query)));
+        let (base, query) = text.split_once('?').map_or((text, None), |(base, query)| (base, Some(query)));
         let path = address.path.trim_matches('/').to_owned();
         let (prefix, name) = path.rsplit_once('/').unwrap_or(("", &path));
-        if let Some(meant) = without_api(place) {
+        if let Some(meant) = without_api(base) {
             let what = format!("the store's URL has no `{API}`; write `{}`", redacted_text(&meant));
             return Err(not_so(text, &what));
         }
         if address.option("namespace").is_some() || name.is_empty() {
-            let place = redacted_text(place.trim_end_matches('/'));
-            let what = format!("the namespace is the last part of the path, as in `{place}/{}`", Namespace::default());
+            let base = redacted_text(base.trim_end_matches('/'));
+            let what = format!("the namespace is the last part of the path, as in `{base}/{}`", Namespace::default());
             return Err(not_so(text, &what));
         }
         let namespace = name.parse().and_then(Namespace::to_use)?;
-        let place = place.trim_end_matches('/').strip_suffix(name).unwrap_or(place).trim_end_matches('/');
-        let given = query.map_or_else(|| place.to_owned(), |query| format!("{place}?{query}"));
+        let base = base.trim_end_matches('/').strip_suffix(name).unwrap_or(base).trim_end_matches('/');
+        let given = query.map_or_else(|| base.to_owned(), |query| format!("{base}?{query}"));
         address.path = prefix.to_owned();
         check(driver, &address)?;
         Ok(StoreUrl { driver, location: Location::Network(Box::new(address), given), namespace })
@@ -241,17 +241,17 @@ fn server_meant(scheme: &str, rest: &str) -> Option<String> {
         "http" => "leasehold+http",
         _ => return None,
     };
-    let place = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
-    let meant = format!("{scheme}:{place}");
+    let base = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let meant = format!("{scheme}:{base}");
     let meant = without_api(&meant).unwrap_or(meant);
-    let has_path = meant.split_once("://").is_some_and(|(_, place)| place.contains('/'));
+    let has_path = meant.split_once("://").is_some_and(|(_, base)| base.contains('/'));
     Some(if has_path { meant } else { format!("{meant}/{}", Namespace::default()) })
 }
 
 /// A server's URL without the part of the path that only the API has.
-fn without_api(place: &str) -> Option<String> {
-    let place = place.trim_end_matches('/');
-    let (before, after) = place.split_once(API)?;
+fn without_api(base: &str) -> Option<String> {
+    let base = base.trim_end_matches('/');
+    let (before, after) = base.split_once(API)?;
     (after.is_empty() || after.starts_with('/')).then(|| {
         let after = if after.is_empty() { "/default" } else { after };
         format!("{before}{after}")

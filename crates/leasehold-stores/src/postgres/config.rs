@@ -123,7 +123,7 @@ impl Config {
                 Server { config, shown: format!("postgres server `{}:{port}`", printable(&host)).into() }
             });
             let servers: Vec<Server> = servers.collect();
-            let shown = servers.iter().map(|place| &*place.shown).collect::<Vec<_>>().join(", ").into();
+            let shown = servers.iter().map(|server| &*server.shown).collect::<Vec<_>>().join(", ").into();
             let table = Table::parse(address.option("table"))?;
             Ok(Config { servers, tls, table, user, shown })
         };

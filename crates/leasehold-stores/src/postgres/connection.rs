@@ -42,7 +42,7 @@ pub(super) struct Connection {
     pub(super) client: Client,
     driver: Driver,
     /// The server's name in messages.
-    place: Arc<str>,
+    endpoint: Arc<str>,
     used: Moment,
     habits: Habits,
     /// Its notifications, unless a listener has taken them.
@@ -101,8 +101,8 @@ impl Connection {
             self.client.query_typed(sql, params).await
         };
         match timeout(ANSWER, run).await {
-            Ok(answer) => answer.map_err(|e| failed(e, phase, &self.place, config)),
-            Err(_) => Err(silent(phase, &self.place)),
+            Ok(answer) => answer.map_err(|e| failed(e, phase, &self.endpoint, config)),
+            Err(_) => Err(silent(phase, &self.endpoint)),
         }
     }
 
@@ -165,13 +165,13 @@ impl Connections {
         loop {
             let lent = self.lend().await?;
             let is_new = lent.is_new;
-            let place = lent.connection.place.clone();
+            let endpoint = lent.connection.endpoint.clone();
             let mut answer = self.run(lent, Phase::Reading, sql, params).await;
             if let Ok(rows) = &answer
                 && rows.first().is_some_and(|row| row.try_get(1).unwrap_or(true))
             {
                 self.forget_all();
-                answer = Err(Failure::Standby(standby(&place)));
+                answer = Err(Failure::Standby(standby(&endpoint)));
             }
             match answer {
                 Err(Failure::Cut(_) | Failure::Standby(_)) if !is_last && !is_new => is_last = true,
@@ -272,13 +272,13 @@ impl Connections {
         Err(Failure::Final(all_failed(errors)))
     }
 
-    async fn connect_to(&self, place: &Server) -> Result<Connection, Failure> {
+    async fn connect_to(&self, server: &Server) -> Result<Connection, Failure> {
         let config = &self.config;
-        let (client, mut connection) = place
+        let (client, mut connection) = server
             .config
             .connect(config.tls.clone())
             .await
-            .map_err(|e| failed(e, Phase::Connecting, &place.shown, config))?;
+            .map_err(|e| failed(e, Phase::Connecting, &server.shown, config))?;
         // Reported since version 14, and not by every pooler.
         let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
         // Notifications end with the driver.
@@ -290,10 +290,10 @@ impl Connections {
                 }
             }
         });
-        let (place_shown, used) = (place.shown.clone(), SystemClock.now());
+        let (shown, used) = (server.shown.clone(), SystemClock.now());
         let driver = Driver(Some(driver));
         let (habits, notices) = (Habits::New(0), Some(notices));
-        let mut connection = Connection { client, driver, place: place_shown, used, habits, notices };
+        let mut connection = Connection { client, driver, endpoint: shown, used, habits, notices };
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,
             // With one server, the statements themselves report it.
@@ -303,7 +303,7 @@ impl Connections {
                 rows.first().is_none_or(|row| row.try_get(1).unwrap_or(true))
             }
         };
-        if is_standby { Err(Failure::Standby(standby(&place.shown))) } else { Ok(connection) }
+        if is_standby { Err(Failure::Standby(standby(&server.shown))) } else { Ok(connection) }
     }
 }
 

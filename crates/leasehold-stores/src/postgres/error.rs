@@ -31,22 +31,22 @@ impl Failure {
 }
 
 /// The error for a standby.
-pub(super) fn standby(place: &str) -> Error {
+pub(super) fn standby(endpoint: &str) -> Error {
     let advice = "name the primary, or all servers of the cluster, in the store url";
-    Error::new(Kind::Unavailable, format!("{place} is a standby, which may lag behind; {advice}"))
+    Error::new(Kind::Unavailable, format!("{endpoint} is a standby, which may lag behind; {advice}"))
 }
 
 /// The error for a call that was not answered in time.
-pub(super) fn silent(phase: Phase, place: &str) -> Failure {
+pub(super) fn silent(phase: Phase, endpoint: &str) -> Failure {
     let kind = phase.unanswered();
-    Failure::Cut(Error::new(kind, format!("{place} did not answer in time")))
+    Failure::Cut(Error::new(kind, format!("{endpoint} did not answer in time")))
 }
 
 /// The driver's error as ours.
-pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, config: &Config) -> Failure {
+pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, endpoint: &str, config: &Config) -> Failure {
     use Failure::{Final, MissingTable, Overtaken};
     let Some(told) = error.as_db_error() else {
-        return unanswered(error.into(), phase, place, config);
+        return unanswered(error.into(), phase, endpoint, config);
     };
     let state = told.code().code();
     // Only a plain error is the answer to a statement, which is then rolled back. Other severities end the connection
@@ -57,68 +57,75 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
     let unavailable = |what: String| Error::new(Kind::Unavailable, what);
     let unsupported = |what: String| Final(Error::new(Kind::Unsupported, what));
     match state {
-        "28P01" | "28000" => {
-            unsupported(format!("{place} refused role `{role}`: {says}; check the password, the role and pg_hba.conf"))
-        }
-        "3D000" => unsupported(format!("{place} has no such database: {says}; create it or name another")),
+        "28P01" | "28000" => unsupported(format!(
+            "{endpoint} refused role `{role}`: {says}; check the password, the role and pg_hba.conf"
+        )),
+        "3D000" => unsupported(format!("{endpoint} has no such database: {says}; create it or name another")),
         "42501" if phase == Phase::Preparing => unsupported(format!(
-            "role `{role}` may not create the table at {place}; let an administrator run: {}",
+            "role `{role}` may not create the table at {endpoint}; let an administrator run: {}",
             table.advice(role)
         )),
-        "42501" => {
-            unsupported(format!("role `{role}` may not use the table at {place}: {says}; run: {}", table.grant(role)))
-        }
-        "3F000" => {
-            unsupported(format!("the schema is missing at {place}; let an administrator run: {}", table.advice(role)))
-        }
+        "42501" => unsupported(format!(
+            "role `{role}` may not use the table at {endpoint}: {says}; run: {}",
+            table.grant(role)
+        )),
+        "3F000" => unsupported(format!(
+            "the schema is missing at {endpoint}; let an administrator run: {}",
+            table.advice(role)
+        )),
         // Before anything was sent: a waiter retries.
-        "53300" if phase == Phase::Connecting => {
-            Final(Error::new(Kind::Contended, format!("{place} has as many clients as it allows: {says}; try again")))
-        }
+        "53300" if phase == Phase::Connecting => Final(Error::new(
+            Kind::Contended,
+            format!("{endpoint} has as many clients as it allows: {says}; try again"),
+        )),
         "42P01" if is_plain => MissingTable,
         "42703" | "42804" | "42809" | "42883" => {
-            unsupported(format!("{table} at {place} is not a leasehold table: {says}; name another with `?table=`"))
+            unsupported(format!("{table} at {endpoint} is not a leasehold table: {says}; name another with `?table=`"))
         }
         // Two processes that create the table at once collide in the catalogue.
         "42P07" | "42710" | "23505" | "XX000" if phase == Phase::Preparing => {
-            Overtaken(unavailable(format!("{place} could not make the table: {says}; try again")))
+            Overtaken(unavailable(format!("{endpoint} could not make the table: {says}; try again")))
         }
         "40001" | "40P01" if is_plain => {
-            Overtaken(unavailable(format!("{place} gave way to other writers again and again: {says}; try again")))
+            Overtaken(unavailable(format!("{endpoint} gave way to other writers again and again: {says}; try again")))
         }
-        "25006" if is_plain => Failure::Standby(standby(place)),
+        "25006" if is_plain => Failure::Standby(standby(endpoint)),
         "53100" if is_plain => {
-            Final(unavailable(format!("no space left at {place}; nothing was changed, free some and try again")))
+            Final(unavailable(format!("no space left at {endpoint}; nothing was changed, free some and try again")))
         }
-        _ if is_plain || phase != Phase::Writing => Final(unavailable(format!("{place} answered: {says}; try again"))),
+        _ if is_plain || phase != Phase::Writing => {
+            Final(unavailable(format!("{endpoint} answered: {says}; try again")))
+        }
         _ => {
-            let what = format!("{place} ended the connection in the middle of a write: {says}");
+            let what = format!("{endpoint} ended the connection in the middle of a write: {says}");
             Failure::Cut(Error::new(Kind::Indeterminate, what))
         }
     }
 }
 
 /// The error when the server did not answer: the connection was cut, or never opened.
-fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str, config: &Config) -> Failure {
+fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, endpoint: &str, config: &Config) -> Failure {
     let text = error.to_string();
     match phase {
         // The driver reports a missing password as a configuration error.
         Phase::Connecting if text.contains("authentication") || text.contains("configuration") => {
-            let what = format!("{place} refused role `{}`: {}; give a password", config.user, cause(&*error));
+            let what = format!("{endpoint} refused role `{}`: {}; give a password", config.user, cause(&*error));
             Failure::Final(Error::new(Kind::Unsupported, what))
         }
         Phase::Connecting if text.contains("TLS") => {
-            let what = format!("no secure connection to {place}: {}; check sslmode and sslrootcert", cause(&*error));
+            let what = format!("no secure connection to {endpoint}: {}; check sslmode and sslrootcert", cause(&*error));
             // A server without TLS, or with an untrusted certificate, needs a person. A cut connection does not.
             let kind = if is_io(&*error) { Kind::Unavailable } else { Kind::Unsupported };
             Failure::Final(Error::new(kind, what))
         }
-        Phase::Connecting => Failure::Final(Error::unavailable(format!("cannot reach {place}"), error)),
+        Phase::Connecting => Failure::Final(Error::unavailable(format!("cannot reach {endpoint}"), error)),
         Phase::Writing => {
-            let what = format!("{place} did not answer a write");
+            let what = format!("{endpoint} did not answer a write");
             Failure::Cut(Error::new(Kind::Indeterminate, what).with_source(error))
         }
-        Phase::Reading | Phase::Preparing => Failure::Cut(Error::unavailable(format!("{place} did not answer"), error)),
+        Phase::Reading | Phase::Preparing => {
+            Failure::Cut(Error::unavailable(format!("{endpoint} did not answer"), error))
+        }
     }
 }
 
@@ -130,4 +137,29 @@ fn cause(error: &dyn StdError) -> String {
 fn is_io(error: &dyn StdError) -> bool {
     let source = error.source().and_then(|e| e.downcast_ref::<std::io::Error>());
     source.is_some_and(|e| e.kind() != std::io::ErrorKind::InvalidData && e.kind() != std::io::ErrorKind::InvalidInput)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Address;
+
+    /// As the driver prints what a person has to set right, and what may pass.
+    #[test]
+    fn a_login_or_tls_that_cannot_work_is_told_from_a_server_that_is_away() {
+        let config = Config::read(&Address::parse("postgres", "//me@h/db").unwrap(), |_| None).unwrap();
+        for (said, kind, advice) in [
+            ("invalid configuration: password missing", Kind::Unsupported, "give a password"),
+            ("authentication error: unsupported authentication method", Kind::Unsupported, "give a password"),
+            ("error performing TLS handshake: server does not support TLS", Kind::Unsupported, "check sslmode"),
+            ("error connecting to server: Connection refused (os error 111)", Kind::Unavailable, "cannot reach"),
+        ] {
+            let Failure::Final(error) = unanswered(said.into(), Phase::Connecting, "postgres server `h:5432`", &config)
+            else {
+                panic!("{said}")
+            };
+            assert_eq!(error.kind(), kind, "{said}");
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
 }

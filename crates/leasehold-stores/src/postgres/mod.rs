@@ -275,8 +275,8 @@ impl Store for PostgresStore {
             let Some(value) = versioned(row, 2)? else { break };
             let name: &str = row.try_get(4).map_err(|_| unexpected_answer("no name in it"))?;
             let name = LeaseName::new(name).map_err(|e| {
-                let place = &self.connections.config.table;
-                Error::new(Kind::Corrupt, format!("table {place} has a record with an invalid name")).with_source(e)
+                let table = &self.connections.config.table;
+                Error::new(Kind::Corrupt, format!("table {table} has a record with an invalid name")).with_source(e)
             })?;
             entries.push((name, value));
         }

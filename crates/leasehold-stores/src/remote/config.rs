@@ -20,7 +20,7 @@ pub(super) struct Endpoint {
     /// `https://host:port/prefix`
     pub(super) base: String,
     /// Its name in messages.
-    pub(super) place: String,
+    pub(super) display_name: String,
 }
 
 /// Refuses an address that cannot be a server's.
@@ -44,7 +44,7 @@ pub(super) fn endpoints(address: &Address) -> Vec<Endpoint> {
     let prefix = address.path.trim_matches('/');
     let endpoint = |authority: String| {
         let base = format!("{scheme}://{authority}/{prefix}").trim_end_matches('/').to_owned();
-        Endpoint { base, place: format!("the server at {}", printable(&authority)) }
+        Endpoint { base, display_name: format!("the server at {}", printable(&authority)) }
     };
     address.hosts.iter().map(|host| endpoint(host.authority(port))).collect()
 }

@@ -141,8 +141,8 @@ impl Connection {
         phase: Phase,
         request: RequestBuilder,
     ) -> Result<T, Refused> {
-        let place = self.endpoints[index].place.as_str();
-        let exchange = untimed(request, phase, place);
+        let display_name = self.endpoints[index].display_name.as_str();
+        let exchange = untimed(request, phase, display_name);
         let answer = match self.endpoints.len() {
             1 => exchange.await.map_err(|error| advised(error, &self.endpoints[index]))?,
             _ => {
@@ -154,7 +154,7 @@ impl Connection {
                     .await
                     .unwrap_or_else(|_| {
                         unanswered.fetch_add(1, Ordering::Relaxed);
-                        let message = format!("{place} did not answer within {} s", patience.as_secs());
+                        let message = format!("{display_name} did not answer within {} s", patience.as_secs());
                         Err(Error::new(phase.unanswered(), message))
                     })
                     .map_err(|error| advised(error, &self.endpoints[index]))?;
@@ -166,11 +166,11 @@ impl Connection {
             }
         };
         if answer.status != 200 {
-            let error = refused(place, answer.status, &answer.body, phase);
+            let error = refused(display_name, answer.status, &answer.body, phase);
             return Err(Refused { error, status: Some(answer.status) });
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
-            let message = format!("{place} gave an answer that is none of a leasehold server's; check the URL");
+            let message = format!("{display_name} gave an answer that is none of a leasehold server's; check the URL");
             Error::new(phase.unanswered(), message).with_source(e).into()
         })
     }
@@ -183,19 +183,19 @@ fn advised(error: Error, endpoint: &Endpoint) -> Error {
     if error.kind() == Kind::Indeterminate {
         return error;
     }
-    let Endpoint { base, place } = endpoint;
+    let Endpoint { base, display_name } = endpoint;
     let is_plain = base.starts_with("http://");
     let is_tls = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<rustls::Error>().cloned();
     let message = causes(&error).find_map(|cause| match is_tls(cause) {
         Some(rustls::Error::InvalidMessage(_)) => {
-            Some(format!("{place} answered without TLS; on this machine use `leasehold+http://`"))
+            Some(format!("{display_name} answered without TLS; on this machine use `leasehold+http://`"))
         }
         Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            Some(format!("no tls connection to {place}; name your CA: `?ca=FILE`"))
+            Some(format!("no tls connection to {display_name}; name your CA: `?ca=FILE`"))
         }
         // The first byte of TLS is no letter of HTTP.
         None if is_plain && cause.to_string().contains("invalid HTTP version") => {
-            Some(format!("{place} answers with TLS: use `leasehold://`"))
+            Some(format!("{display_name} answers with TLS: use `leasehold://`"))
         }
         _ => None,
     });
@@ -219,7 +219,7 @@ impl From<Error> for Refused {
 }
 
 /// The meaning of a status other than 200. A server's error kind says whether anything was carried out.
-pub(super) fn refused(place: &str, status: u16, body: &[u8], phase: Phase) -> Error {
+pub(super) fn refused(display_name: &str, status: u16, body: &[u8], phase: Phase) -> Error {
     let Ok(Problem { detail, kind, held_epoch, seen_epoch, .. }) = serde_json::from_slice::<Problem>(body) else {
         let (kind, what) = match status {
             300..=399 | 404 | 405 => (Kind::Unsupported, "it is no leasehold server; check the URL"),
@@ -227,7 +227,7 @@ pub(super) fn refused(place: &str, status: u16, body: &[u8], phase: Phase) -> Er
             429 => (Kind::Unavailable, "it is asked too often; try again later"),
             _ => (phase.unanswered(), "try again"),
         };
-        return Error::new(kind, format!("{place} answered {status}: {what}"));
+        return Error::new(kind, format!("{display_name} answered {status}: {what}"));
     };
     // A leasehold server's own words: all of them, in one line.
     let detail = Why::lossy(&detail, "it does not say why");
@@ -239,9 +239,36 @@ pub(super) fn refused(place: &str, status: u16, body: &[u8], phase: Phase) -> Er
         None if status < 500 => Kind::Unsupported,
         None => phase.unanswered(),
     };
-    let error = Error::new(kind, format!("{place}: {detail}"));
+    let error = Error::new(kind, format!("{display_name}: {detail}"));
     match (held_epoch, seen_epoch) {
         (Some(held), Some(seen)) => error.with_epochs(held, seen),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    /// As the driver prints it of a TLS alert, which is what a server with TLS answers to plain HTTP.
+    #[tokio::test]
+    async fn a_server_with_tls_is_recognised_by_its_answer_to_plain_http() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46]).await.unwrap();
+            stream
+        });
+        let error = untimed(Client::new().get(&base), Phase::Writing, "x").await.map(drop).unwrap_err();
+        let said: Vec<String> = causes(&error).map(ToString::to_string).collect();
+        assert!(said.iter().any(|said| said == "invalid HTTP version parsed"), "{said:?}");
+        let endpoint = Endpoint { base, display_name: "the server at h".into() };
+        let advised = advised(Error::unavailable("cannot reach x", error), &endpoint);
+        assert_eq!(advised.kind(), Kind::Unsupported);
+        assert!(advised.to_string().starts_with("the server at h answers with TLS"), "{advised}");
+        drop(server.await.unwrap());
     }
 }

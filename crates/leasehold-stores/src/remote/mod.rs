@@ -63,8 +63,8 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<RemoteStor
     let connection = Connection::new(client(address)?, Some(key), config::endpoints(address), path);
     let about: About = connection.get("").await?;
     if let Some(what) = wire::disagreement(PROTOCOL, about.protocol) {
-        let place = &connection.endpoints[connection.good()].place;
-        return Err(Error::new(Kind::Unsupported, format!("{place}: {what}")));
+        let display_name = &connection.endpoints[connection.good()].display_name;
+        return Err(Error::new(Kind::Unsupported, format!("{display_name}: {what}")));
     }
     Ok(RemoteStore { connection: Arc::new(connection), capabilities: about.capabilities() })
 }
@@ -72,14 +72,15 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<RemoteStor
 impl RemoteStore {
     /// Passes hints on until the stream ends.
     async fn listen(&self, index: usize, record: &wire::Record, hints: &Sender<()>) -> Result<()> {
-        let place = &self.connection.endpoints[index].place;
-        let lost = |e: reqwest::Error| Error::unavailable(format!("the watch at {place} broke off"), e.without_url());
+        let display_name = &self.connection.endpoints[index].display_name;
+        let lost =
+            |e: reqwest::Error| Error::unavailable(format!("the watch at {display_name} broke off"), e.without_url());
         let request = self.connection.request(index, Method::POST, "/records/watch").json(record);
         let mut stream = request.send().await.map_err(lost)?;
         if stream.status() != 200 {
             let status = stream.status().as_u16();
             let body = stream.bytes().await.unwrap_or_default();
-            return Err(refused(place, status, &body, Phase::Reading));
+            return Err(refused(display_name, status, &body, Phase::Reading));
         }
         while let Ok(part) = tokio::time::timeout(SILENCE, stream.chunk()).await {
             let Some(part) = part.map_err(lost)? else { break };
@@ -156,7 +157,7 @@ impl Store for RemoteStore {
         let about: About = self.connection.get("").await?;
         let remark = |setting: &str, found: String| Remark { setting: setting.into(), found, advice: None };
         let remarks = vec![
-            remark("server", self.connection.endpoints[self.connection.good()].place.clone()),
+            remark("server", self.connection.endpoints[self.connection.good()].display_name.clone()),
             remark("protocol", about.protocol.to_string()),
             remark("store behind it", about.store),
             remark("its durability", about.durability),

@@ -219,12 +219,12 @@ fn create_if_missing(path: &Path) -> Result<()> {
 }
 
 fn unusable(error: io::Error, path: &Path) -> Error {
-    let place = path.display();
+    let shown = path.display();
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            Error::new(Kind::Unsupported, format!("cannot create {place}; its folder must be writable for this user"))
+            Error::new(Kind::Unsupported, format!("cannot create {shown}; its folder must be writable for this user"))
                 .with_source(error)
         }
-        _ => Error::unavailable(format!("cannot open {place}"), error),
+        _ => Error::unavailable(format!("cannot open {shown}"), error),
     }
 }

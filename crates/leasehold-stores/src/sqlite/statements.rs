@@ -81,11 +81,11 @@ impl Database {
     /// The metadata of the open file, if it is still at its path. What is read
     /// from a file that was moved or replaced is stale.
     fn in_place(&self) -> Result<Metadata> {
-        let place = self.path.display();
+        let shown = self.path.display();
         match std::fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(found),
-            Ok(_) => Err(Error::new(Kind::Unavailable, format!("{place} was replaced by another file; start again"))),
-            Err(e) => Err(Error::unavailable(format!("{place} was moved away; start again"), e)),
+            Ok(_) => Err(Error::new(Kind::Unavailable, format!("{shown} was replaced by another file; start again"))),
+            Err(e) => Err(Error::unavailable(format!("{shown} was moved away; start again"), e)),
         }
     }
 
@@ -137,7 +137,7 @@ fn versioned(revision: i64, bytes: Vec<u8>) -> Versioned {
 
 /// The driver's error as ours: it separates what was certainly not applied from what may have been.
 pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error {
-    let place = path.display();
+    let shown = path.display();
     let (kind, what) = match (error.sqlite_error_code(), phase) {
         (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed), _) => {
             let who = blocker(path).map_or_else(
@@ -147,28 +147,28 @@ pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error
                 },
                 |blocker| blocker.to_string(),
             );
-            (Kind::Unavailable, format!("{place} was busy for {} s, nothing was changed: {who}", BUSY.as_secs()))
+            (Kind::Unavailable, format!("{shown} was busy for {} s, nothing was changed: {who}", BUSY.as_secs()))
         }
         (Some(ErrorCode::DiskFull), _) => {
-            (Kind::Unavailable, format!("no space left for {place}; nothing was changed, free some and try again"))
+            (Kind::Unavailable, format!("no space left for {shown}; nothing was changed, free some and try again"))
         }
         (Some(ErrorCode::NotADatabase), _) => {
-            (Kind::Corrupt, format!("{place} is not a leasehold database; it was left as it is"))
+            (Kind::Corrupt, format!("{shown} is not a leasehold database; it was left as it is"))
         }
         (Some(ErrorCode::DatabaseCorrupt), _) => {
-            (Kind::Corrupt, format!("{place} is damaged; it was left as it is, restore it from a backup"))
+            (Kind::Corrupt, format!("{shown} is damaged; it was left as it is, restore it from a backup"))
         }
         (Some(ErrorCode::CannotOpen), Phase::Connecting | Phase::Reading | Phase::Preparing) if is_out_of_files() => {
-            let what = format!("cannot open {place}: this process has too many files open; nothing was changed");
+            let what = format!("cannot open {shown}: this process has too many files open; nothing was changed");
             (Kind::Unavailable, what)
         }
         (Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen), _) => (
             Kind::Unsupported,
-            format!("cannot write {place} and the log beside it; make file and folder writable for this user"),
+            format!("cannot write {shown} and the log beside it; make file and folder writable for this user"),
         ),
-        (_, Phase::Writing) => (Kind::Indeterminate, format!("writing {place} failed midway")),
-        (_, Phase::Connecting) => (Kind::Unavailable, format!("cannot open {place}")),
-        (_, Phase::Reading | Phase::Preparing) => (Kind::Unavailable, format!("cannot read {place}")),
+        (_, Phase::Writing) => (Kind::Indeterminate, format!("writing {shown} failed midway")),
+        (_, Phase::Connecting) => (Kind::Unavailable, format!("cannot open {shown}")),
+        (_, Phase::Reading | Phase::Preparing) => (Kind::Unavailable, format!("cannot read {shown}")),
     };
     Error::new(kind, what).with_source(error)
 }

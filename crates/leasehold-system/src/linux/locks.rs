@@ -40,10 +40,10 @@ impl Lock {
             return None;
         }
         let pid = words.next()?.parse().ok()?;
-        let mut place = words.next()?.split(':');
-        let mut hex = || u64::from_str_radix(place.next()?, 16).ok();
+        let mut fields = words.next()?.split(':');
+        let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
         let device = (hex()?, hex()?);
-        let inode = place.next()?.parse().ok()?;
+        let inode = fields.next()?.parse().ok()?;
         let start = words.next()?.parse().ok()?;
         let end = words.next().map(|end| if end == "EOF" { Ok(u64::MAX) } else { end.parse() })?.ok()?;
         Some(Lock { pid, device, inode, bytes: start..=end })

@@ -114,7 +114,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         let granted = run.start.saturating_sub(GRACE_MS);
         // The lease was over by the store's clock before anybody could tell, unless it was renewed since.
         let renewed = granted.max(run.last.saturating_sub(ttl * 2 / 3));
-        let forward = |h: &&Happened| run.work.place == Location::Server && h.from >= renewed && h.from <= told;
+        let forward = |h: &&Happened| run.work.location == Location::Server && h.from >= renewed && h.from <= told;
         let steps = history.happened.iter().filter(forward);
         let by: u64 = steps.map(|h| if let What::Forward(by) = h.what { by } else { 0 }).sum();
         if history.touched(granted, told, hit) || told + by > until {
@@ -136,7 +136,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
 /// By when the end was surely told: the store was there for long enough between the end of a run and the end of its trust
 /// window. And the end of that window.
 fn told_by(history: &History, run: &Run<'_>) -> Option<(u64, u64)> {
-    if run.work.place != Location::Server {
+    if run.work.location != Location::Server {
         return Some((run.last + TELLING_MS, run.last + run.work.ttl_ms));
     }
     let away = |happened: &&Happened| happened.what == What::Away;

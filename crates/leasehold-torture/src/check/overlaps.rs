@@ -32,7 +32,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
 fn overlap(history: &History, lease: &str, run: &Run<'_>, later: &Run<'_>, verdicts: &mut Vec<Verdict>) {
     let together = run.last.saturating_sub(later.start);
     let ttl = run.work.ttl_ms;
-    let forward = |what: &What| run.work.place == Location::Server && matches!(what, What::Forward(_));
+    let forward = |what: &What| run.work.location == Location::Server && matches!(what, What::Forward(_));
     // A step of the clock ends a lease early; who holds it learns so with its next renewal.
     let stepped = history.touched(later.start.saturating_sub(ttl), later.start + ttl, forward);
     let learns = if stepped { ttl / 3 + ENDING_MS } else { 0 };
@@ -55,7 +55,7 @@ fn stopped(history: &History, run: &Run<'_>, verdicts: &mut Vec<Verdict>) {
     if run.code.is_some() || run.last >= history.looked || history.is_damaged(&run.work.name, run.id) {
         return;
     }
-    let in_server = run.work.place == Location::Server;
+    let in_server = run.work.location == Location::Server;
     let ttl = run.work.ttl_ms;
     let hit = |what: &What| match what {
         What::Killed(pid, ..) | What::Stopped(pid, ..) => run.pids.contains(pid),

@@ -9,7 +9,7 @@ const JOB: &str = "brisk";
 const QUEUE: &str = "mail";
 
 fn work(name: &str, period_ms: u64) -> Work {
-    Work { name: name.into(), place: Location::Server, ttl_ms: TTL, period_ms, lanes: 1, backoff_ms: 1_000 }
+    Work { name: name.into(), location: Location::Server, ttl_ms: TTL, period_ms, lanes: 1, backoff_ms: 1_000 }
 }
 
 /// Nothing wrong: one slot and one item, which added another.

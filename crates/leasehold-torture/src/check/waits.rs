@@ -99,7 +99,7 @@ impl Wait<'_> {
     }
 
     fn allowed(&self, history: &History, busy: &[(u64, u64)], to: u64) -> u64 {
-        let (from, in_server) = (self.from, self.work.place == Location::Server);
+        let (from, in_server) = (self.from, self.work.location == Location::Server);
         let doublings = self.attempt.saturating_sub(1).min(12);
         let backoff = if self.attempt == 0 { 0 } else { self.work.backoff_ms << doublings };
         let mut allowed = self.ttl + LOOK_MS + START_MS + backoff + history.stalls(from, to);
@@ -133,7 +133,7 @@ impl Wait<'_> {
 fn renewed(history: &History, run: &Run<'_>) -> u64 {
     let ttl = run.work.ttl_ms;
     let is_kept = |what: &What| match what {
-        What::Away => run.work.place == Location::Server,
+        What::Away => run.work.location == Location::Server,
         What::Stopped(pid, ..) => run.pids.contains(pid),
         _ => false,
     };

@@ -4,7 +4,7 @@
 //! Promise: a message is in the name's record by the same write that marks its facts as judged. It stays there until it
 //! is in the channel's queue, under a key of its own: if a machine dies in between, any other finishes.
 
-use super::facts::{Detail, Facts, Place, Subject};
+use super::facts::{Detail, Facts, StoreLocation, Subject};
 use super::notice::Notice;
 use super::rule::{Channel, Rule};
 use super::rule_state::RuleState;
@@ -26,8 +26,8 @@ const ATTEMPTS: Attempts = Attempts { most: 30, backoff_ms: 5_000 };
 const MAX_WAITING: usize = 8;
 
 /// Refuses bytes that are not such a record.
-pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
-    codec::decode::<Watched>(KIND, bytes, place).map(drop)
+pub(crate) fn check(bytes: &[u8], name: &str) -> Result<()> {
+    codec::decode::<Watched>(KIND, bytes, name).map(drop)
 }
 
 /// What was judged and told about one name.
@@ -110,13 +110,13 @@ impl Watched {
 pub struct Board {
     coordinator: Coordinator,
     rules: Arc<Vec<Rule>>,
-    place: Place,
+    location: StoreLocation,
 }
 
 impl Board {
-    /// A board with these rules. `place` is where messages say to look.
-    pub fn new(coordinator: Coordinator, rules: Vec<Rule>, place: Place) -> Self {
-        Board { coordinator, rules: Arc::new(rules), place }
+    /// A board with these rules. `location` is where messages say to look.
+    pub fn new(coordinator: Coordinator, rules: Vec<Rule>, location: StoreLocation) -> Self {
+        Board { coordinator, rules: Arc::new(rules), location }
     }
 
     /// The rules in force.
@@ -156,14 +156,14 @@ impl Board {
 
     /// Judges the facts about a name. Afterwards the messages are in their queues.
     pub async fn judge(&self, subject: &Subject, facts: &Facts) -> Result<()> {
-        self.judge_at(subject, facts, &self.place).await
+        self.judge_at(subject, facts, &self.location).await
     }
 
-    async fn judge_at(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<()> {
+    async fn judge_at(&self, subject: &Subject, facts: &Facts, location: &StoreLocation) -> Result<()> {
         let rules = self.rules.iter().filter(|rule| rule.is_about(subject)).count();
         // One round for messages that waited before; each further round handles at least one rule.
         for _ in 0..=rules {
-            if rules == 0 || !self.judge_once(subject, facts, place).await? {
+            if rules == 0 || !self.judge_once(subject, facts, location).await? {
                 break;
             }
         }
@@ -171,14 +171,14 @@ impl Board {
     }
 
     /// Returns whether messages were put into queues, so that there is room for more.
-    async fn judge_once(&self, subject: &Subject, facts: &Facts, place: &Place) -> Result<bool> {
+    async fn judge_once(&self, subject: &Subject, facts: &Facts, location: &StoreLocation) -> Result<bool> {
         let clock = self.coordinator.clock().clone();
         let Snapshot { record, anchor, .. } = self.document(subject)?.look(clock.now()).await?;
         let Some(next) = record.judged(subject, &self.rules, facts, anchor.now) else {
             return self.post(subject, record).await;
         };
         let facts = self.with_output(subject, facts.clone(), &next).await;
-        let facts = Facts { place: place.clone(), ..facts };
+        let facts = Facts { location: location.clone(), ..facts };
         let decide = |before: &Watched, now| Ok(before.judged(subject, &self.rules, &facts, now));
         // Judging twice changes nothing, so a write without an answer is repeated.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
@@ -199,7 +199,7 @@ impl Board {
         if !is_due && !record.has_waiting() {
             return Ok(());
         }
-        let mut place = self.place.clone();
+        let mut location = self.location.clone();
         let facts = match &subject {
             Subject::Queue(name) if is_due => {
                 let queue = Queue::new(self.coordinator.store().clone(), name.clone());
@@ -208,11 +208,11 @@ impl Board {
             Subject::Queue(_) => nothing_new,
             _ => {
                 // The spool may be on another machine than this one.
-                place.host = None;
+                location.host = None;
                 nothing_new
             }
         };
-        self.judge_at(&subject, &facts, &place).await
+        self.judge_at(&subject, &facts, &location).await
     }
 
     /// Puts waiting messages into their queues, then removes them from the record. Returns whether there were any.

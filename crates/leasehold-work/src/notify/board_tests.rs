@@ -29,7 +29,7 @@ impl Fixture {
         let store = Arc::new(MemoryStore::with_clock(Arc::new(clock.clone())));
         let coordinator = Coordinator::with_clock(store, Arc::new(clock.clone()));
         let rule = Rule { remind, ..rule(on) };
-        let board = Board::new(coordinator.clone(), vec![rule], Place::default());
+        let board = Board::new(coordinator.clone(), vec![rule], StoreLocation::default());
         Fixture { clock, coordinator, board }
     }
 
@@ -186,7 +186,7 @@ async fn every_channel_is_notified_however_many_there_are_and_how_long_it_was_do
     let rules = channels
         .iter()
         .map(|channel| Rule { channel: channel.parse().unwrap(), ..rule(&[Cause::Failed, Cause::Recovered]) });
-    let board = Board::new(fixture.coordinator.clone(), rules.collect(), Place::default());
+    let board = Board::new(fixture.coordinator.clone(), rules.collect(), StoreLocation::default());
     let lease: LeaseName = "nightly".parse().unwrap();
     fixture.ends(&lease, Outcome::Failed).await;
     fixture.clock.advance(MINUTE);

@@ -119,7 +119,7 @@ impl Detail {
 
 /// Where the records are, for readers of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct StoreLocation {
     /// The store's URL, without secrets; none if every command finds the store by itself.
     pub store: Option<String>,
     /// The machine that created the message; none if it does not matter.
@@ -155,7 +155,7 @@ pub struct Facts {
     /// Whether `dead` has all dead letters, so that some may be old.
     pub(super) is_survey: bool,
     pub(super) details: Vec<Detail>,
-    pub(super) place: Place,
+    pub(super) location: StoreLocation,
 }
 
 impl Facts {

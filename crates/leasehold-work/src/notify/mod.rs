@@ -22,7 +22,7 @@ mod tests;
 
 pub use board::Board;
 pub use cause::{Cause, Causes};
-pub use facts::{Detail, Facts, Place, Subject};
+pub use facts::{Detail, Facts, StoreLocation, Subject};
 pub use notice::Notice;
 pub use rule::{Channel, Rule};
 pub use sweep::{Overdue, overdue};

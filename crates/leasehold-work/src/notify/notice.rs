@@ -1,7 +1,7 @@
 //! A notice: a complete message, so that any machine can deliver it.
 
 use super::cause::Cause;
-use super::facts::{Detail, Facts, Place, Subject};
+use super::facts::{Detail, Facts, StoreLocation, Subject};
 use super::rule::Channel;
 use crate::digest::digest;
 use crate::schedule::slot_text;
@@ -178,14 +178,14 @@ impl MessageParts<'_> {
             (Subject::Job(_), kept, _) => kept.into_iter().chain([format!("runs {name}")]).collect(),
             (Subject::Lease(_), kept, _) => kept.into_iter().chain([format!("history {name}")]).collect(),
         };
-        let store = self.facts.place.store.as_ref().filter(|_| !matches!(self.subject, Subject::Spool(..)));
+        let store = self.facts.location.store.as_ref().filter(|_| !matches!(self.subject, Subject::Spool(..)));
         let store = store.map(|store| format!(" --store {}", quoted(store))).unwrap_or_default();
         commands.into_iter().map(|command| format!("leasehold {command}{store}")).collect()
     }
 
     /// The machine on which to run them, if not every machine will do.
     fn look_on(&self) -> Option<&str> {
-        let Place { host, is_local, .. } = &self.facts.place;
+        let StoreLocation { host, is_local, .. } = &self.facts.location;
         host.as_deref().filter(|_| *is_local || matches!(self.subject, Subject::Spool(..)))
     }
 

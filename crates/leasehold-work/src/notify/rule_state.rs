@@ -436,7 +436,7 @@ fn event_of(end: &End) -> Option<Event> {
         Outcome::Failed => Some(Cause::Failed),
         Outcome::Lost | Outcome::Expired => Some(Cause::Lost),
         // Nothing was run, or an operator knows why it was ended.
-        Outcome::NotStarted | Outcome::Drained | Outcome::Evicted => return None,
+        _ => return None,
     };
     Some(Event { cause, at: end.at, epoch: Some(end.epoch), slot: end.slot, count: 1 })
 }

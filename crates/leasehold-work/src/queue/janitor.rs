@@ -425,7 +425,7 @@ impl Sweep {
     }
 
     /// The store's clock was set back: every item is handled again, and soon.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn restart(&mut self) {
         (self.after, self.next) = (None, self.queue.clock().now());
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 const KIND: &str = "line";
-const BELL_KIND: &str = "bell";
+const WAKE_KIND: &str = "wake";
 /// An item with a larger payload is not copied into its entry, because listing the line must stay cheap. In bytes.
 const COPIED_PAYLOAD: usize = 1024;
 /// How often an entry is written when no answer comes: writing it twice does no harm.
@@ -32,8 +32,8 @@ pub(super) struct Entry {
 }
 
 /// An entry with its copy of the item as somebody may see it. What cannot be read has no copy then, and its item's record is read.
-pub fn shown(bytes: &[u8], place: &str, shown: impl FnOnce(Item) -> Item) -> Result<Vec<u8>> {
-    let entry = codec::decode(KIND, bytes, place).unwrap_or(Entry { revision: None, item: None });
+pub fn shown(bytes: &[u8], name: &str, shown: impl FnOnce(Item) -> Item) -> Result<Vec<u8>> {
+    let entry = codec::decode(KIND, bytes, name).unwrap_or(Entry { revision: None, item: None });
     codec::encode(KIND, &Entry { item: entry.item.map(shown), ..entry })
 }
 
@@ -71,8 +71,8 @@ pub(super) struct Front {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Bell {
-    rung: Nonce,
+struct WakeRecord {
+    nonce: Nonce,
 }
 
 /// The line of one queue.
@@ -221,18 +221,18 @@ impl Line {
         if self.is_served() {
             return;
         }
-        let ring = async {
+        let wake = async {
             let key = self.wake_key()?;
             let found = self.store.read(&key).await?.value.map(|value| value.revision);
             // If nobody can be woken, the record only shows that the queue exists.
             if found.is_some() && self.store.capabilities().watch == Watching::None {
                 return Ok(Swap::Mismatch);
             }
-            let bell = codec::encode(BELL_KIND, &Bell { rung: Nonce::random() })?;
+            let record = codec::encode(WAKE_KIND, &WakeRecord { nonce: Nonce::random() })?;
             // If another process was faster, it woke them after our item had entered the line, so nobody has missed it.
-            self.store.swap(&key, found.as_ref(), &bell).await
+            self.store.swap(&key, found.as_ref(), &record).await
         };
-        let _: Result<Swap> = ring.await;
+        let _: Result<Swap> = wake.await;
     }
 
     /// Hints that there is new work.

@@ -2,7 +2,7 @@
 //!
 //! Promise: an item's record is the truth. Its position in line is a hint that may be stale, duplicated or lost, and is
 //! repaired by whoever finds it so. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it
-//! does not renew by itself (see [`crate::backlog::Kept`]), and it starts no command.
+//! does not renew by itself (see [`crate::backlog::KeptItem`]), and it starts no command.
 
 use super::apply::Applied;
 use super::grant::{ItemGrant, ItemSnapshot};

@@ -11,12 +11,12 @@ impl Queue {
     /// Looks up the item that a token belongs to.
     pub async fn resolve(&self, token: &Token) -> Result<Resolved> {
         let name = ItemName::of(token)?;
-        let place = format!("queue `{}` in store `{}`", name.queue, self.store().capabilities().name);
+        let location = format!("queue `{}` in store `{}`", name.queue, self.store().capabilities().name);
         let (epoch, state) = match self.look(&name).await? {
             Some(known) => (known.record.epoch, self.state_of(&known, token)),
             None => (Epoch::ZERO, TokenState::Missing),
         };
-        Ok(Resolved { right: Right::Item, epoch, state, place })
+        Ok(Resolved { right: Right::Item, epoch, state, location })
     }
 
     fn state_of(&self, known: &ItemSnapshot, token: &Token) -> TokenState {

@@ -157,7 +157,7 @@ impl Claimer {
     /// Records the store's time, and detects that it was set back.
     fn saw(&mut self, anchor: Anchor) {
         if self.view.anchor.is_some_and(|before| before.now > anchor.now.plus(SKEW)) {
-            self.sweep.begin_anew();
+            self.sweep.restart();
         }
         self.view.anchor = Some(anchor);
     }

@@ -90,10 +90,10 @@ pub struct Definition {
 }
 
 /// Refuses bytes that are not a published definition of the job of this name, or one that nobody could act on.
-pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
-    let Some(definition) = codec::decode::<Published>(KIND, bytes, place)?.definition else { return Ok(()) };
-    if definition.name.as_str() != place {
-        let form = format!("it is published as `{place}`; publish a job under its own name");
+pub(crate) fn check(bytes: &[u8], name: &str) -> Result<()> {
+    let Some(definition) = codec::decode::<Published>(KIND, bytes, name)?.definition else { return Ok(()) };
+    if definition.name.as_str() != name {
+        let form = format!("it is published as `{name}`; publish a job under its own name");
         return Err(Error::invalid("name of a job", &definition.name, form));
     }
     definition.schedule()?;

@@ -187,8 +187,8 @@ impl Job {
 
     /// Reads a table. `at` is its number, for errors if it has no name.
     pub fn read(table: JobTable, at: usize) -> Result<Self> {
-        let place = table.name.clone().map_or_else(|| format!("job {at}"), |name| format!("job `{name}`"));
-        parse(table).map_err(|e| Error::new(e.kind(), format!("{place}: {e}")))
+        let what = table.name.clone().map_or_else(|| format!("job {at}"), |name| format!("job `{name}`"));
+        parse(table).map_err(|e| Error::new(e.kind(), format!("{what}: {e}")))
     }
 }
 

@@ -225,8 +225,8 @@ pub fn key() -> Result<Key> {
 }
 
 /// The record's bytes with only the requests for jobs that `is_shown` accepts.
-pub fn only(bytes: &[u8], place: &str, is_shown: impl Fn(&LeaseName) -> bool) -> Result<Vec<u8>> {
-    let mut record: Requests = codec::decode(KIND, bytes, place)?;
+pub fn only(bytes: &[u8], name: &str, is_shown: impl Fn(&LeaseName) -> bool) -> Result<Vec<u8>> {
+    let mut record: Requests = codec::decode(KIND, bytes, name)?;
     record.requests.retain(|request| is_shown(&request.job));
     codec::encode(KIND, &record)
 }

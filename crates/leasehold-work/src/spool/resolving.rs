@@ -16,7 +16,12 @@ impl Spool {
         const LOOKS: u32 = 5;
         let id = id_of(token)?;
         let found = |epoch, state| {
-            Ok(Resolved { right: Right::SpoolFile, epoch, state, place: format!("spool `{}`", self.root().display()) })
+            Ok(Resolved {
+                right: Right::SpoolFile,
+                epoch,
+                state,
+                location: format!("spool `{}`", self.root().display()),
+            })
         };
         if self.lineage() != token.lineage {
             let epoch = self.find(&id).map_or(Epoch::ZERO, |item| item.name.epoch);
@@ -62,10 +67,10 @@ impl Spool {
             let line: String = text.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
             Some(format!("{} by {line}, ", kind.replace('_', " ")))
         });
-        let place = match &item.folder {
+        let folder = match &item.folder {
             SpoolFolder::Claimed(worker) => format!("now held by {worker}"),
             other => format!("it is {} now", other.as_str()),
         };
-        format!("{}{place}", order.unwrap_or_default())
+        format!("{}{folder}", order.unwrap_or_default())
     }
 }

@@ -80,8 +80,8 @@ struct Deaths {
 }
 
 impl Deaths {
-    fn of(place: &QueueLocation) -> Self {
-        let QueueLocation::Spool(_) = place else { return Deaths::default() };
+    fn of(backlog: &QueueLocation) -> Self {
+        let QueueLocation::Spool(_) = backlog else { return Deaths::default() };
         // Workers take no keys; producers die at that.
         let steps = SpoolStep::ALL.iter().filter(|step| **step != SpoolStep::LinkKey);
         let twice = |step: &SpoolStep| [(spool_step(*step), 3), (spool_step(*step), 1)];
@@ -193,12 +193,12 @@ fn main() {
     let only = words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
     let long = if std::env::var_os("LEASEHOLD_LONG").is_some() { 20 } else { 1 };
     let folder = tempfile::tempdir().unwrap();
-    let run = |name: &str, items: u64, place: &dyn Fn() -> QueueLocation| {
+    let run = |name: &str, items: u64, backlog: &dyn Fn() -> QueueLocation| {
         if name.contains(&only) {
             let began = SystemClock.now();
-            let place = place();
-            stopped(&place);
-            killed(name, &place, items * long);
+            let backlog = backlog();
+            stopped(&backlog);
+            killed(name, &backlog, items * long);
             println!("test {name} ... ok ({:?})", SystemClock.now().saturating_since(began));
         }
     };
@@ -216,12 +216,12 @@ fn main() {
 }
 
 /// Producers and workers die at every step, one after the other, until each was reached; then everything gets done.
-fn killed(name: &str, place: &QueueLocation, items: u64) {
-    let at = place.text();
+fn killed(name: &str, backlog: &QueueLocation, items: u64) {
+    let at = backlog.text();
     let (sender, lines) = channel();
     let mut findings = Findings::default();
     let mut reached: BTreeMap<String, usize> = BTreeMap::new();
-    let steps = place.steps();
+    let steps = backlog.steps();
     // Producers: each adds its share by key, and does so again until it was not killed.
     let share = (items / steps.len() as u64).max(1);
     let mut from = 0;
@@ -239,7 +239,7 @@ fn killed(name: &str, place: &QueueLocation, items: u64) {
         }
     }
     let mut items = items;
-    let mut to_die = Deaths::of(place);
+    let mut to_die = Deaths::of(backlog);
     let mut workers: Vec<Process> = Vec::new();
     let (mut deaths, mut next) = (0_usize, 0_usize);
     let end = SystemClock.now() + PATIENCE * if items > 5_000 { 10 } else { 1 };
@@ -262,7 +262,7 @@ fn killed(name: &str, place: &QueueLocation, items: u64) {
         let expected = (items + items.div_ceil(PARENTS)) as usize;
         while !to_die.certain && workers.len() < WORKERS {
             // In stores each step three times, early and late; then where nobody was killed yet; then nobody dies any more.
-            let is_spool = matches!(place, QueueLocation::Spool(_));
+            let is_spool = matches!(backlog, QueueLocation::Spool(_));
             let missed = steps.iter().find(|step| !reached.contains_key(*step)).filter(|_| next < 9 * steps.len());
             let (step, nth) = match steps.get(next % steps.len()).filter(|_| next < 3 * steps.len() && !is_spool) {
                 Some(step) => (step.as_str(), [1, 3, 9][next / steps.len()].to_string()),
@@ -272,13 +272,13 @@ fn killed(name: &str, place: &QueueLocation, items: u64) {
             deaths += usize::from(!step.is_empty());
             next += 1;
         }
-        look(place, &mut findings);
+        look(backlog, &mut findings);
         if findings.done.len() >= expected && findings.open.is_empty() && !to_die.certain {
             break;
         }
         let judged = findings.judge(expected);
         assert!(SystemClock.now() < end, "{name}: stuck: {:?}", judged);
-        std::thread::sleep(Duration::from_millis(if matches!(place, QueueLocation::Spool(_)) { 50 } else { 200 }));
+        std::thread::sleep(Duration::from_millis(if matches!(backlog, QueueLocation::Spool(_)) { 50 } else { 200 }));
     }
     workers.clear();
     drop(sender);
@@ -287,7 +287,7 @@ fn killed(name: &str, place: &QueueLocation, items: u64) {
         findings.hear(&line);
         note(&line, &mut reached);
     }
-    look(place, &mut findings);
+    look(backlog, &mut findings);
     let wrong = findings.judge(expected);
     assert!(wrong.is_empty(), "{name}: {wrong:#?}");
     let taken: BTreeSet<_> = reached.keys().cloned().collect();
@@ -315,10 +315,10 @@ fn note(line: &str, reached: &mut BTreeMap<String, usize>) {
 }
 
 /// What the records say.
-fn look(place: &QueueLocation, findings: &mut Findings) {
+fn look(backlog: &QueueLocation, findings: &mut Findings) {
     findings.done.clear();
     findings.open.clear();
-    match place {
+    match backlog {
         QueueLocation::Spool(path) => {
             for item in Spool::open(path).unwrap().everything().unwrap() {
                 let id = item.name.id.to_string();
@@ -363,8 +363,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A worker is stopped with an item in its hands, another claims and completes it, and the first wakes up.
-fn stopped(place: &QueueLocation) {
-    let at = place.text();
+fn stopped(backlog: &QueueLocation) {
+    let at = backlog.text();
     let mut adder = Process::start(&["adder", &at, "900001", "900002", "", "0"], None);
     assert!(adder.0.wait().unwrap().success());
     let mut zombie = Process::start(&["zombie", &at], None);
@@ -386,7 +386,7 @@ fn stopped(place: &QueueLocation) {
     writeln!(zombie.0.stdin.take().unwrap(), "go on").unwrap();
     assert_eq!(line(), "renewal lost");
     assert_eq!(line(), "completion fenced");
-    match place {
+    match backlog {
         QueueLocation::Store(url) => runtime().block_on(async {
             let store = open(&url.parse().unwrap()).await.unwrap();
             let queue = Queue::new(store.clone(), QUEUE.parse().unwrap());

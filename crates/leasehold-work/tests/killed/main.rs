@@ -211,31 +211,31 @@ fn complaints(log: &Path, first: u64, last: u64, given_up: &GivenUp) -> (Vec<Str
     for number in 0..JOBS {
         let mut highest = 0;
         for slot in first..=last {
-            let place = format!("job-{number}@{slot}");
+            let run = format!("job-{number}@{slot}");
             let is_given_up = given_up.contains(&(format!("job-{number}"), slot));
             if is_given_up && !slots.contains_key(&(format!("job-{number}"), slot)) {
                 continue;
             }
             let Some(history) = slots.get(&(format!("job-{number}"), slot)) else {
-                wrong.push(format!("{place} was lost"));
+                wrong.push(format!("{run} was lost"));
                 continue;
             };
             if history.accepted.len() > 1 {
-                wrong.push(format!("{place} has {} accepted completions", history.accepted.len()));
+                wrong.push(format!("{run} has {} accepted completions", history.accepted.len()));
             }
             if !history.again.is_empty() {
-                wrong.push(format!("{place} was begun again by {:?} after its completion", history.again));
+                wrong.push(format!("{run} was begun again by {:?} after its completion", history.again));
             }
             if !history.begun.is_sorted_by(|a, b| a < b) || history.begun[0] <= highest {
-                wrong.push(format!("{place}: epochs do not rise: {:?} after {highest}", history.begun));
+                wrong.push(format!("{run}: epochs do not rise: {:?} after {highest}", history.begun));
             }
             // A worker that died with its question on the way may have been answered: then nobody began it again.
             let last_epoch = history.begun.last().copied().unwrap_or(0);
             if history.begun.len() > 3 {
-                wrong.push(format!("{place} was begun more than three times: {:?}", history.begun));
+                wrong.push(format!("{run} was begun more than three times: {:?}", history.begun));
             }
             if !is_given_up && history.accepted.last().or(history.asked.last()) != Some(&last_epoch) {
-                wrong.push(format!("{place} was begun by {last_epoch} and never completed"));
+                wrong.push(format!("{run} was begun by {last_epoch} and never completed"));
             }
             highest = highest.max(last_epoch);
             completed += 1;

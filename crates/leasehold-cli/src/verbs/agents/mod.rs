@@ -201,7 +201,7 @@ fn plan(project: &Path, snippet: &Snippet, flags: &HookFlags) -> Result<Change> 
     };
     let merged = merged.map_err(|what| {
         let message = format!(
-            "cannot merge into `{}`: {what}; nothing was changed. Mend it, or add by hand what `leasehold agents print` prints",
+            "cannot merge into `{}`: {what}; nothing was changed. Fix it, or add by hand what `leasehold agents print` prints",
             path.display()
         );
         Error::new(Kind::Invalid, message)

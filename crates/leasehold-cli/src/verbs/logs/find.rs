@@ -2,10 +2,10 @@
 
 use super::Wanted;
 use crate::context::{Context, Target};
-use crate::kept::file::{self, Stretch, is_being_written};
-use crate::kept::layout::{self, Named, RunFile, folder_of, spool_folder};
-use crate::kept::{Keeping, files_in};
 use crate::output;
+use crate::run_output::file::{self, Stretch, is_being_written};
+use crate::run_output::layout::{self, Named, RunFile, folder_of, spool_folder};
+use crate::run_output::{Keeping, files_in};
 use leasehold_core::item::{QueueName, State};
 use leasehold_core::{Coordinator, Kind, LeaseName, Result, Transfer};
 use leasehold_work::output::{Ring, RunOutput, list};
@@ -40,13 +40,13 @@ pub struct Chosen {
     pub path: Option<PathBuf>,
 }
 
-/// What a run goes on under.
+/// What a run that is still running runs under.
 pub enum HeldBy {
     Lease(LeaseName),
     Item(QueueName, ItemId),
 }
 
-/// An attempt that goes on.
+/// An attempt that is still running.
 struct Live {
     epoch: u64,
     host: String,
@@ -300,7 +300,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether it still goes on, as far as anybody knows.
+    /// Whether it is still running, as far as anybody knows.
     pub async fn is_live(&self, chosen: &Chosen) -> Result<bool> {
         let Some(coordinator) = self.context.existing().await? else { return Ok(false) };
         Ok(match &chosen.held {
@@ -361,7 +361,7 @@ fn with_end(mut stretches: Vec<Stretch>, record: Option<&RunOutput>) -> Vec<Stre
     stretches
 }
 
-/// The attempt of an item that goes on.
+/// The attempt of an item that is still running.
 async fn claim(coordinator: &Coordinator, queue: &QueueName, item: &ItemId) -> Result<Option<Live>> {
     let seen = match Queue::new(coordinator.store().clone(), queue.clone()).inspect(item).await {
         // Purged, perhaps; what it printed may still be there.

@@ -9,7 +9,7 @@ mod show;
 use crate::args::Logs as Args;
 use crate::context::{Context, Target};
 use crate::exit::Exit;
-use crate::kept::Keeping;
+use crate::run_output::Keeping;
 use find::{Chosen, Content, Finder};
 use leasehold_core::{Error, Kind, LeaseName, Result};
 use leasehold_work::queue::ItemId;
@@ -107,7 +107,7 @@ fn nothing(name: &str, run: Option<&str>, keeping: Option<&Keeping>) -> Error {
     Error::new(Kind::Invalid, format!("no output of {of} is kept: {why}"))
 }
 
-/// For a run that goes on.
+/// For a run that is still running.
 fn nothing_yet(chosen: &Chosen) -> Option<Error> {
     let host = chosen.host.as_deref().filter(|_| chosen.runs)?;
     let (name, epoch) = (&chosen.name, chosen.epoch);

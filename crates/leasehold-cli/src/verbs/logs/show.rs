@@ -2,8 +2,8 @@
 
 use super::find::{Chosen, Content, Finder};
 use crate::exit::Exit;
-use crate::kept::file::{Followed, Stretch, gap_line, is_being_written};
 use crate::output::{self, Reader};
+use crate::run_output::file::{Followed, Stretch, gap_line, is_being_written};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_work::schedule::slot_text;
@@ -24,7 +24,7 @@ pub fn text(chosen: &Chosen, tail: Option<usize>) -> Result<Exit> {
 }
 
 pub fn json(chosen: &Chosen) -> Result<Exit> {
-    let (source, place) = match &chosen.content {
+    let (source, location) = match &chosen.content {
         Content::File(path, _) => ("file", Some(path.display().to_string())),
         Content::Bucket(url, _) => ("bucket", Some(url.clone())),
         Content::Tail(_) => ("record", None),
@@ -45,7 +45,7 @@ pub fn json(chosen: &Chosen) -> Result<Exit> {
         "peak_memory_bytes": usage.map(|usage| usage.peak_memory_bytes),
         "bytes": record.map(|record| record.bytes),
         "source": source,
-        "place": place,
+        "place": location,
         "is_cut": is_cut(chosen),
         "text": String::from_utf8_lossy(&whole(&chosen.content)),
     }))?;

@@ -4,7 +4,7 @@
 //! is a result with its kind; what was acquired in a session is renewed until it is released or the input ends, and is then
 //! given back, and so are items that were claimed; calls that name the same lease or item are carried out in the order in
 //! which they came. Non-promise: requests are answered in the order in which they finish. What was acquired without a
-//! session is neither renewed nor given back: the client may start the next server anew, and has the token.
+//! session is neither renewed nor given back: the client may start another server for the next call, and has the token.
 
 mod era;
 mod files;

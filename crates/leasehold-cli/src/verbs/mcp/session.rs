@@ -26,7 +26,7 @@ pub struct Session {
     pub turns: Turns,
     /// The items that were claimed here, by token.
     pub items: Items,
-    kept: Mutex<HashMap<LeaseName, Kept>>,
+    kept: Mutex<HashMap<LeaseName, HeldLease>>,
     /// What the run holds that this server is part of, if it is part of one.
     own: Option<Token>,
     /// What takes back leases that were asked for by calls that were cancelled.
@@ -54,7 +54,7 @@ impl Items {
     }
 }
 
-struct Kept {
+struct HeldLease {
     token: Token,
     keeper: Keeper,
 }
@@ -82,7 +82,7 @@ impl Session {
         let keeper = Keeper::start(self.coordinator.clone(), grant);
         self.released.lock().remove(&token.lease);
         let mut kept = self.kept.lock();
-        kept.insert(token.lease.clone(), Kept { token, keeper });
+        kept.insert(token.lease.clone(), HeldLease { token, keeper });
     }
 
     /// The token of a lease that is kept here, and where it stands.

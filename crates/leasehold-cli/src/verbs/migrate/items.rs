@@ -2,7 +2,7 @@
 //!
 //! Promise: an item is marked as moving in the old store before it is copied, and its copy is claimed by nobody before the
 //! old one is *moved*; so no two workers have it under epochs that count, wherever the migration is broken off. Finished
-//! items and what is left of purged keys go along. Places in line are made anew. Non-promise: what is added to the old store
+//! items and what is left of purged keys go along. Positions in line are made again. Non-promise: what is added to the old store
 //! after that stays there, and its producer is told.
 
 use super::{HeldUp, MAX_ROUNDS, Move, WAY_OUT, restless};

@@ -168,7 +168,7 @@ async fn migrate_patiently(
     resume_from(common, &work, stage, args.abort, (&from, &to)).await
 }
 
-/// Something goes on adding to a store that is marked.
+/// Something keeps adding to a store that is marked.
 fn restless(what: &str) -> Error {
     let message =
         format!("new {what} keep coming up in the old store: point its users to the new one, then run this again");

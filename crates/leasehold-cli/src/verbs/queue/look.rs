@@ -42,7 +42,7 @@ fn nothing(context: &Context, what: &str) -> Result<Exit> {
     context.tell(|| json!([]), || what.to_owned())
 }
 
-/// The store's queues, by their bells, each counted.
+/// The store's queues, each counted: each has a wake record.
 async fn queues(context: &Context) -> Result<Exit> {
     let Some(coordinator) = context.existing().await? else { return nothing(context, "no queues yet") };
     let store = coordinator.store();

@@ -5,15 +5,15 @@
 
 use crate::config::{Settings, flag_or_variable};
 use crate::exit::Exit;
-use crate::kept;
-use crate::notify::{AFTER_RUN, Notifier, NotifyTables, Told as Rules, place};
+use crate::notify::{AFTER_RUN, Notifier, NotifyTables, Told as Rules, location};
 use crate::output;
 use crate::ping::{self, PingUrl, Pings, Signal};
+use crate::run_output;
 use crate::supervise::Signals;
 use crate::supervise::settlement::Verdict;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Coordinator, Grant, LeaseName, Reason, Result, Token, Transfer};
-use leasehold_work::notify::{Detail, Place, Rule, Subject};
+use leasehold_work::notify::{Detail, Rule, StoreLocation, Subject};
 use std::io::IsTerminal;
 use tokio::task::JoinHandle;
 
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 pub struct Listeners {
     ping: Option<PingUrl>,
     /// The rules, and where the store is; none without rules.
-    notify: Option<(Vec<Rules>, Place)>,
+    notify: Option<(Vec<Rules>, StoreLocation)>,
 }
 
 impl Listeners {
@@ -36,7 +36,7 @@ impl Listeners {
         };
         let tables = Some(&settings.notify).filter(|tables| !tables.tables.is_none());
         let rules = tables.map(NotifyTables::read_or_say).filter(|rules| !rules.is_empty());
-        Ok(Listeners { ping, notify: rules.map(|rules| (rules, place(settings))) })
+        Ok(Listeners { ping, notify: rules.map(|rules| (rules, location(settings))) })
     }
 
     /// Whether the last lines of a run's output are to be told. On a terminal they are not: the command would find none.
@@ -47,13 +47,13 @@ impl Listeners {
         let is_wanted = self.ping.as_ref().is_some_and(PingUrl::takes_output)
             || self.notify.iter().flat_map(|(rules, _)| rules).any(|(rule, _)| rule.tells_of_ends() && is_about(rule));
         let is_seen = std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
-        is_wanted && !is_seen && !matches!(settings.output.value, Some(kept::Target::Off))
+        is_wanted && !is_seen && !matches!(settings.output.value, Some(run_output::Target::Off))
     }
 
     /// Says that a run starts under this grant.
     pub fn start(&self, coordinator: &Coordinator, grant: &Grant) -> After {
         let notify = self.notify.clone();
-        let notifier = notify.and_then(|(rules, place)| Notifier::new(coordinator, rules, place));
+        let notifier = notify.and_then(|(rules, location)| Notifier::new(coordinator, rules, location));
         // The run before it said nothing of its end, and by the end of this one the job has recovered.
         let died = |transfer: &Transfer| match transfer.reason {
             Reason::Expired | Reason::Recovered => true,

@@ -12,7 +12,7 @@ use leasehold_work::schedule::{Candidate, Journals, Plan as DuePlan};
 use serde_json::json;
 
 /// Which lease it would get, and under which epoch; or why none.
-type Found = std::result::Result<(LeaseName, u64), String>;
+type DryRun = std::result::Result<(LeaseName, u64), String>;
 
 pub async fn run(context: &Context, plan: &Plan<'_>) -> Result<Exit> {
     let found = match context.existing().await? {
@@ -34,7 +34,7 @@ pub async fn run(context: &Context, plan: &Plan<'_>) -> Result<Exit> {
     Ok(if would_run { Exit::Done } else { Exit::Held })
 }
 
-async fn look(coordinator: &Coordinator, plan: &Plan<'_>) -> Result<Found> {
+async fn look(coordinator: &Coordinator, plan: &Plan<'_>) -> Result<DryRun> {
     let first = coordinator.inspect(&plan.leases[0]).await?;
     let slot = match candidate(coordinator, plan, &first).await? {
         Ok(slot) => slot,

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::exit::Exit;
-use crate::kept::RunFacts;
+use crate::run_output::RunFacts;
 use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, is_temporary, log_end, own_exit, settle};
 use crate::supervise::{Asked, Copying, Finished};
 use crate::{log, output};

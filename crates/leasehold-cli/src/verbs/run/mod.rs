@@ -12,9 +12,9 @@ mod take;
 use crate::args::Run as Args;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::kept::Keep;
 use crate::ping;
 use crate::run_context::ContextFile;
+use crate::run_output::Keep;
 use crate::supervise::deadlines::Deadlines;
 use crate::supervise::settlement::{PATIENCE, Verdict, is_temporary};
 use crate::supervise::{self, Asked, Ended, Finished, Gathered, Signals, Standby, Task, TimeLimit};
@@ -30,7 +30,7 @@ use plan::Plan;
 use ready::{check, context_file, environment, seal};
 pub use skip::skip_event;
 use skip::{skip, skip_nothing};
-use slot::{Begun, Found};
+use slot::{Begun, DueSlot};
 pub use slot::{ahead_line, dropped_line, passed_line};
 use std::fs::File;
 use std::time::Duration;
@@ -64,9 +64,9 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
     let mut signals = Signals::listen()?;
     loop {
         let chosen = match plan.slot.find(coordinator, &plan.leases[0], &mut signals).await? {
-            Found::Go(chosen) => chosen,
-            Found::Signal(number) => return Ok(Exit::by_signal(number)),
-            Found::Nothing(why, event) => match before {
+            DueSlot::Go(chosen) => chosen,
+            DueSlot::Signal(number) => return Ok(Exit::by_signal(number)),
+            DueSlot::Nothing(why, event) => match before {
                 None => return Ok(skip_nothing(coordinator, &plan, why, event).await),
                 Some(exit) => return Ok(exit),
             },

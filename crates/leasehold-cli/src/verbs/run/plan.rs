@@ -7,7 +7,7 @@ use crate::args::Run as Args;
 use crate::config::{Settings, duration_of};
 use crate::context::Context;
 use crate::guards;
-use crate::kept::{self, Keep, Keeping};
+use crate::run_output::{self, Keep, Keeping};
 use crate::supervise::settlement::{Noted, Verdict};
 use crate::supervise::{Capture, Evidence, Feed, Gathered, Output, Piping, Standby};
 use leasehold_core::guard::Guard;
@@ -148,7 +148,7 @@ impl<'a> Plan<'a> {
     pub fn capture(&self, lease: &LeaseName, gathered: Option<&Gathered>) -> Option<Capture> {
         self.pipes_output().then(|| {
             let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
-            let prefix = self.prefixes.then(|| kept::prefix(lease));
+            let prefix = self.prefixes.then(|| run_output::prefix(lease));
             Capture { evidence, prefix, gathered: gathered.cloned() }
         })
     }

@@ -35,7 +35,7 @@ pub enum SlotPlan {
 }
 
 /// What was found due.
-pub enum Found {
+pub enum DueSlot {
     /// Go on, for this slot if any.
     Go(Option<Candidate>),
     /// Nothing is to be done, and why.
@@ -84,11 +84,11 @@ impl SlotPlan {
     }
 
     /// Finds the slot to run, by the store's clock.
-    pub async fn find(&self, coordinator: &Coordinator, lease: &LeaseName, signals: &mut Signals) -> Result<Found> {
+    pub async fn find(&self, coordinator: &Coordinator, lease: &LeaseName, signals: &mut Signals) -> Result<DueSlot> {
         let (schedule, policy) = match self {
-            SlotPlan::Unscheduled => return Ok(Found::Go(None)),
+            SlotPlan::Unscheduled => return Ok(DueSlot::Go(None)),
             SlotPlan::At(slot) | SlotPlan::Named(slot) => {
-                return Ok(Found::Go(Some(Candidate { slot: *slot, gives_up: None, is_recovery: false })));
+                return Ok(DueSlot::Go(Some(Candidate { slot: *slot, gives_up: None, is_recovery: false })));
             }
             SlotPlan::Newest(schedule, policy, _) => (schedule, *policy),
         };
@@ -96,7 +96,7 @@ impl SlotPlan {
             // Nobody who is told to end waits for a store that does not answer.
             let looked = tokio::select! {
                 looked = look(coordinator, lease, schedule, policy) => looked?,
-                number = signals.next_ending() => return Ok(Found::Signal(number)),
+                number = signals.next_ending() => return Ok(DueSlot::Signal(number)),
             };
             let wait = match looked {
                 Looked::Found(found) => return Ok(found),
@@ -104,7 +104,7 @@ impl SlotPlan {
             };
             tokio::select! {
                 () = SystemClock.sleep_until(SystemClock.now() + wait) => {}
-                number = signals.next_ending() => return Ok(Found::Signal(number)),
+                number = signals.next_ending() => return Ok(DueSlot::Signal(number)),
             }
         }
     }
@@ -112,7 +112,7 @@ impl SlotPlan {
 
 /// What one look at the store showed.
 enum Looked {
-    Found(Found),
+    Found(DueSlot),
     /// A slot comes so soon that it is waited for.
     Soon(Duration),
 }
@@ -122,7 +122,7 @@ async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule,
     let journals = Journals::new(coordinator.clone());
     let (journal, _) = journals.read(lease).await?;
     let seen = coordinator.inspect(lease).await?;
-    // A trigger that was forgotten in an old store must not end with "was run already".
+    // A trigger that was forgotten in an old store must not end with "already ran".
     if let Some(state) = &seen.record.relocation {
         let what = format!("lease `{lease}`");
         return Err(migration::elsewhere(coordinator.store().as_ref(), &what, state).await);
@@ -140,14 +140,14 @@ async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule,
         if past.max_by_key(|entry| entry.end()).is_none_or(|last| last.fate != Fate::DroppedClockAhead) {
             output::say(&line);
         }
-        return Ok(Looked::Found(Found::Nothing(line, Event::AlreadyRun)));
+        return Ok(Looked::Found(DueSlot::Nothing(line, Event::AlreadyRun)));
     }
     if let Some(first) = plan.candidates(&seen.record).first() {
-        return Ok(Looked::Found(Found::Go(Some(*first))));
+        return Ok(Looked::Found(DueSlot::Go(Some(*first))));
     }
     Ok(match soon(schedule, seen.now) {
         Some(wait) => Looked::Soon(wait),
-        None => Looked::Found(Found::Nothing(nothing_due(schedule, lease, &seen), Event::AlreadyRun)),
+        None => Looked::Found(DueSlot::Nothing(nothing_due(schedule, lease, &seen), Event::AlreadyRun)),
     })
 }
 
@@ -194,7 +194,7 @@ pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) ->
         Some(mark) if mark.state == SlotState::Running => {
             format!("slot {} of `{lease}` is running under epoch {}", slot_text(mark.slot), mark.epoch)
         }
-        Some(mark) => format!("slot {newest} of `{lease}` was run already, under epoch {}", mark.epoch),
+        Some(mark) => format!("slot {newest} of `{lease}` already ran, under epoch {}", mark.epoch),
         None => format!("no slot of `{lease}` is due"),
     }
 }

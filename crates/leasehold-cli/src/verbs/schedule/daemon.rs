@@ -10,7 +10,7 @@ use crate::args::ScheduleRun;
 use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::metrics::{Monitor, Place};
+use crate::metrics::{Monitor, Probed};
 use crate::service::ServiceManager;
 use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use crate::{log, orphans, output};
@@ -131,10 +131,10 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
     let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
     // Before anything runs: an address that is taken is a mistake.
-    let monitor = Monitor::start(context, Place::Store(coordinator.clone())).await?;
+    let monitor = Monitor::start(context, Probed::Store(coordinator.clone())).await?;
     monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
     announce(&jobs, &labels);
-    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::place(settings));
+    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
     public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let (reporter, ours) = (Arc::new(Reporter::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
@@ -255,7 +255,7 @@ fn reload(
                 output::say(&format!("keeping the old notifications: {error}"));
             }
             log::follow(&changed);
-            kept(in_force, &changed).iter().for_each(|line| output::say(line));
+            settings_needing_restart(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
             informed.manager.status(&status(&jobs, labels));
             informed.public.take_up(&jobs, rules.ok());
@@ -267,7 +267,7 @@ fn reload(
 }
 
 /// What was changed in the file and is not taken up: runs that are still running are under it.
-fn kept(in_force: &Settings, changed: &Settings) -> Vec<String> {
+fn settings_needing_restart(in_force: &Settings, changed: &Settings) -> Vec<String> {
     let is_same_store = in_force.store.value.portable() == changed.store.value.portable();
     let both = in_force.rows().into_iter().zip(changed.rows());
     both.filter(|((name, old, _), (_, new, _))| match *name {

@@ -155,8 +155,8 @@ fn folder(job: &Job) -> Result<Option<&Path>> {
 fn file_variables(job: &Job) -> Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for path in &job.env_file {
-        let place = format!("job `{}`: env_file `{}`", job.name, path.display());
-        let refuse = |what: &str| Error::new(Kind::Unsupported, format!("{place} {what}"));
+        let blamed = format!("job `{}`: env_file `{}`", job.name, path.display());
+        let refuse = |what: &str| Error::new(Kind::Unsupported, format!("{blamed} {what}"));
         // A pipe would be waited for, and every other job with it.
         let flags = OFlags::NONBLOCK.bits() as i32;
         let file = std::fs::File::options().read(true).custom_flags(flags).open(path);

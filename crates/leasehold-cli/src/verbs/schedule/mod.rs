@@ -64,7 +64,7 @@ pub async fn schedule(context: &Context, args: Args) -> Result<Exit> {
     }
 }
 
-/// The jobs of the file that is found here; none if there is none, or none that is right.
+/// The jobs of the file that is found here; none if there is none, or none that is valid.
 pub fn jobs_here(settings: &Settings) -> Vec<Arc<Job>> {
     table::find(None).and_then(|path| Jobs::read(&path, settings)).map(|jobs| jobs.all).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use super::table::Jobs;
 use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Told};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Kind};
-use leasehold_work::notify::Place;
+use leasehold_work::notify::StoreLocation;
 use leasehold_work::schedule::{Definitions, Job, Publisher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 pub struct Public {
     coordinator: Coordinator,
     processes: Arc<Processes>,
-    place: Place,
+    location: StoreLocation,
     /// Those in force.
     rules: Vec<Told>,
     notifier: Option<Notifier>,
@@ -33,8 +33,16 @@ pub struct Public {
 }
 
 impl Public {
-    pub fn new(coordinator: Coordinator, processes: Arc<Processes>, place: Place) -> Self {
-        Public { coordinator, processes, place, rules: Vec::new(), notifier: None, delivering: None, publishing: None }
+    pub fn new(coordinator: Coordinator, processes: Arc<Processes>, location: StoreLocation) -> Self {
+        Public {
+            coordinator,
+            processes,
+            location,
+            rules: Vec::new(),
+            notifier: None,
+            delivering: None,
+            publishing: None,
+        }
     }
 
     /// Publishes these jobs, and tells by these rules from now on, or by the old ones if none are given.
@@ -47,7 +55,7 @@ impl Public {
         // The same rules go on as they are: what is being delivered is not cut off.
         let Some(rules) = rules.filter(|rules| *rules != self.rules) else { return };
         self.rules.clone_from(&rules);
-        self.notifier = Notifier::new(&self.coordinator, rules, self.place.clone());
+        self.notifier = Notifier::new(&self.coordinator, rules, self.location.clone());
         self.processes.notify(self.notifier.clone());
         self.delivering = self.notifier.as_ref().map(|notifier| notifier.in_background(Beat::Jobs));
     }

@@ -1,10 +1,10 @@
 //! The file with the `[[job]]` tables.
 //!
-//! Promise: it is right as a whole, or it is refused as a whole, with the job and the field that are wrong.
+//! Promise: it is valid as a whole, or it is refused as a whole, with the job and the field that are wrong.
 
 use crate::config::{Settings, parse_toml, project_file, user_file};
 use crate::supervise::deadlines::Deadlines;
-use crate::{guards, kept, outbound};
+use crate::{guards, outbound, run_output};
 use leasehold_core::{Error, Kind, Label, Result};
 use leasehold_work::schedule::{FileRevision, Job, JobTable, Publisher};
 use serde::Deserialize;
@@ -41,8 +41,8 @@ pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
         None => project_file().or_else(|| user_file().filter(|path| path.is_file())),
     };
     let Some(path) = found else {
-        let message =
-            "there is no leasehold.toml here or above, nor the user's; write one with a [[job]] table, or give --file";
+        let message = "there is no leasehold.toml in this folder, above it, or among the user's settings; write one with a [[job]] \
+             table, or give --file";
         return Err(Error::new(Kind::Invalid, message));
     };
     std::path::absolute(&path)
@@ -52,16 +52,16 @@ pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
 impl Jobs {
     /// Reads them.
     pub fn read(path: &Path, settings: &Settings) -> Result<Self> {
-        let place = path.display();
+        let shown = path.display();
         let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{place}`")).with_source(e))?;
+            .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{shown}`")).with_source(e))?;
         let file: File = parse_toml(&text, "jobs", path)?;
         let (publisher, names_owner) = (publisher(path, &file, &text)?, file.owner.is_some());
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(file.job.len());
         for (table, number) in file.job.into_iter().zip(1..) {
-            let blame = |e: Error| Error::new(e.kind(), format!("invalid jobs `{place}`: {e}"));
+            let blame = |e: Error| Error::new(e.kind(), format!("invalid jobs `{shown}`: {e}"));
             let mut job = Job::read(table, number).map_err(blame)?;
             let in_job = |e: Error| blame(Error::new(e.kind(), format!("job `{}`: {e}", job.name)));
             if !names.insert(job.name.clone()) {
@@ -73,7 +73,7 @@ impl Jobs {
             if job.ping.is_some() {
                 outbound::check("ping").map_err(in_job)?;
             }
-            kept::check_variables(&job.env).map_err(in_job)?;
+            run_output::check_variables(&job.env).map_err(in_job)?;
             let (ttl, grace) = (job.ttl.unwrap_or(settings.ttl.value), job.grace.or(settings.grace.value));
             Deadlines::new(ttl, grace).map_err(in_job)?;
             // Where the file is, unless it says otherwise: a service has no folder of its own.
@@ -84,7 +84,7 @@ impl Jobs {
         if all.is_empty() {
             return Err(Error::new(
                 Kind::Invalid,
-                format!("there is no [[job]] table in `{place}`; see docs/schedules.md"),
+                format!("there is no [[job]] table in `{shown}`; see docs/schedules.md"),
             ));
         }
         Ok(Jobs { path: path.to_path_buf(), all, publisher, names_owner })

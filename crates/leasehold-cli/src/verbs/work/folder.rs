@@ -20,7 +20,7 @@ impl WorkFolder {
     /// Clears it, and lays out the payload; gives its path. A folder that was removed, as cleaners of temporary files do, is
     /// created again under another name.
     pub fn prepare(&mut self, payload: &Content) -> Result<PathBuf> {
-        if !self.0.is_there() && !is_disabled(Fix::LaneFolderNotMadeAnew) {
+        if !self.0.is_there() && !is_disabled(Fix::LaneFolderNotMadeAgain) {
             *self = WorkFolder::new()?;
         }
         for path in [self.result(), self.follow_ups()] {

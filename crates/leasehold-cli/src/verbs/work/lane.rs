@@ -9,11 +9,11 @@ use super::folder::WorkFolder;
 use super::obituaries::Obituaries;
 use crate::config::METRICS;
 use crate::exit::Exit;
-use crate::kept::{self, Keep, Keeping, RunFacts, Uploads};
 use crate::log;
 use crate::metrics::Monitor;
 use crate::private_folder::cannot;
 use crate::run_context::{ContextFile, RunContext};
+use crate::run_output::{self, Keep, Keeping, RunFacts, Uploads};
 use crate::supervise::deadlines::Deadlines;
 use crate::supervise::settlement::{Settlement, Verdict, is_temporary};
 use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
@@ -252,7 +252,7 @@ impl<B: Backlog> Lane<'_, B> {
 /// What becomes of the output of an attempt; none if it does not pass through us.
 fn capture(plan: &Plan, attempt: &Attempt, keep: Option<&Keep>) -> Option<Capture> {
     pipes_output(plan).then(|| {
-        let prefix = plan.prefixes.then(|| kept::prefix(&attempt.token.lease));
+        let prefix = plan.prefixes.then(|| run_output::prefix(&attempt.token.lease));
         Capture { evidence: None, prefix, gathered: keep.map(|keep| keep.gathered.clone()) }
     })
 }

@@ -15,8 +15,8 @@ use crate::args::Work as Args;
 use crate::config::duration_of;
 use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
-use crate::kept::Keeping;
-use crate::metrics::{Monitor, Place};
+use crate::metrics::{Monitor, Probed};
+use crate::run_output::Keeping;
 use crate::{log, orphans, output, supervise};
 use leasehold_core::Result;
 use leasehold_work::Backlog;
@@ -97,11 +97,11 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
 
 /// Listens, if that is asked for.
 async fn monitor(context: &Context, target: &Target) -> Result<Option<Arc<Monitor>>> {
-    let place = match target {
-        Target::Queue(_) => Place::Store(context.coordinator().await?.clone()),
-        Target::Spool(path) => Place::Spool(path.clone()),
+    let probed = match target {
+        Target::Queue(_) => Probed::Store(context.coordinator().await?.clone()),
+        Target::Spool(path) => Probed::Spool(path.clone()),
     };
-    Monitor::start(context, place).await
+    Monitor::start(context, probed).await
 }
 
 /// Puts this worker on record in the queue's store; a spool has none.

@@ -3,7 +3,7 @@
 use crate::config::Settings;
 use crate::context::{Open, Target};
 use crate::log;
-use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Told, place};
+use crate::notify::{AFTER_RUN, Background, Beat, Notifier, Told, location};
 use leasehold_core::Coordinator;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_system::sync::Mutex;
@@ -27,7 +27,7 @@ impl Obituaries {
             Open::Queue(queue) => Beat::Queue(Subject::Queue(queue.name().clone()), queue.clone()),
             Open::Spool(spool) => Beat::Spool(Subject::Spool(spool.lineage(), target.portable()), spool.clone()),
         };
-        let notifier = Notifier::new(coordinator, rules, place(settings));
+        let notifier = Notifier::new(coordinator, rules, location(settings));
         Obituaries { told: notifier.map(|notifier| (notifier, beat)), ..Self::default() }
     }
 

@@ -340,14 +340,14 @@ impl fmt::Display for Refusal {
             Refusal::Recent { .. } => f.write_str("it was held too recently to forget"),
             Refusal::Forgotten(mark) => write!(f, "forgotten before by {}: {}", mark.by, mark.why),
             Refusal::NotHeld => f.write_str("nobody holds it"),
-            Refusal::AlreadyRun(mark) => write!(f, "its slot was run already, under epoch {}", mark.epoch),
+            Refusal::AlreadyRun(mark) => write!(f, "its slot already ran, under epoch {}", mark.epoch),
             Refusal::Interrupted(mark) => {
                 write!(f, "its slot was interrupted under epoch {}, and comes before a newer one", mark.epoch)
             }
             Refusal::Lost { seen, holder: Some(holder), .. } => write!(f, "now held by {holder} under epoch {seen}"),
             Refusal::Lost { seen, holder: None, .. } => write!(f, "free since epoch {seen}"),
             Refusal::AlreadyReleased { outcome } => write!(f, "released before, as {}", outcome.as_str()),
-            Refusal::NeverHeld => f.write_str("nobody ever held it"),
+            Refusal::NeverHeld => f.write_str("nobody has ever held it"),
             Refusal::NotPaused => f.write_str("it is not paused"),
             Refusal::NoSlot => f.write_str("it has no slot to complete"),
             Refusal::Changed { expected, seen } => {

@@ -179,20 +179,20 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
 }
 
 /// The server's refusal of an admit or of a query, as an error: nothing was applied.
-fn refused(error: &mysql_async::Error, resource: &str, place: &str) -> Error {
+fn refused(error: &mysql_async::Error, resource: &str, endpoint: &str) -> Error {
     let mysql_async::Error::Server(told) = error else {
-        return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
+        return Error::new(Kind::Unavailable, format!("no answer from {endpoint}: resource=`{resource}`"))
             .with_source(one_line(&error.to_string()));
     };
     let says = format!("{} (error {})", one_line(&told.message), told.code);
     let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`: {says}"));
     match told.code {
-        1146 | 1054 => not_set_up(resource, place),
+        1146 | 1054 => not_set_up(resource, endpoint),
         1205 => fail(Kind::Contended, "another session has the fence, and may not be ended by this user; try again"),
         1213 => fail(Kind::Contended, "gave way to other writers; try again"),
         1044 | 1142 | 1143 | 1227 => fail(Kind::Unsupported, "this user may not do it; grant it leasehold_fence"),
         1290 | 1792 | 1836 => fail(Kind::Unavailable, "the server takes no writes now; name the one that does"),
-        _ => fail(Kind::Unavailable, &format!("{place} refused it")),
+        _ => fail(Kind::Unavailable, &format!("{endpoint} refused it")),
     }
 }
 
@@ -229,10 +229,10 @@ impl ServerGuard<Conn> {
                     };
                 }
                 Err(e) if !is_plain(&e) => {
-                    return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await);
+                    return Err(self.overtaken(token, refused(&e, &resource, &self.endpoint)).await);
                 }
                 Err(e) => {
-                    let error = refused(&e, &resource, &self.place);
+                    let error = refused(&e, &resource, &self.endpoint);
                     if error.kind() != Kind::Contended {
                         return Err(error);
                     }
@@ -279,7 +279,7 @@ impl ServerGuard<Conn> {
                 Ok(None)
             }
             Err(mysql_async::Error::Server(told)) if told.code == 1305 => Err(escaped(&self.resource())),
-            Err(e) if is_plain(&e) => Err(refused(&e, &self.resource(), &self.place)),
+            Err(e) if is_plain(&e) => Err(refused(&e, &self.resource(), &self.endpoint)),
             Err(e) => Ok(Some(e.to_string())),
         }
     }
@@ -341,7 +341,7 @@ async fn run_one(conn: &mut Conn, sql: &str) -> mysql_async::Result<(u64, Option
 #[async_trait]
 impl Guard for ServerGuard<Conn> {
     fn resource(&self) -> String {
-        format!("{}#{}", self.place, self.resource)
+        format!("{}#{}", self.endpoint, self.resource)
     }
 
     fn strength(&self) -> Strength {
@@ -358,7 +358,7 @@ impl Guard for ServerGuard<Conn> {
             "SELECT lease, lineage, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
             literal(self.resource.as_str())
         );
-        let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
+        let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &self.resource(), &self.endpoint))?;
         let _ = conn.disconnect().await;
         fence_of(&self.resource(), sets.first().and_then(|rows| rows.first()))
     }

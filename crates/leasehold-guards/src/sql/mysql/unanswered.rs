@@ -31,7 +31,7 @@ impl ServerGuard<Conn> {
             let mut conn = (self.connect)().await?;
             let sql = statements::confirm(&self.resource, Nonce::random());
             let sets = self.patiently(exchange(&mut conn, &sql), is_ours).await;
-            let sets = sets.map_err(|e| refused(&e, &self.resource(), &self.place))?;
+            let sets = sets.map_err(|e| refused(&e, &self.resource(), &self.endpoint))?;
             Ok(sets.iter().flatten().next().and_then(|row| text(row, 0)))
         };
         self.resolve(token, Lost { write, before: &admitted.trail, cause, looks: LOOKS }, confirm).await
@@ -59,7 +59,7 @@ impl ServerGuard<Conn> {
             format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {}", statements::look(&self.resource, token));
         // Every session of the former lease is ended, whatever its epoch.
         let found = self.patiently(exchange(&mut conn, &look), |_| true).await;
-        let sets = found.map_err(|e| refused(&e, &resource, &self.place))?;
+        let sets = found.map_err(|e| refused(&e, &resource, &self.endpoint))?;
         let row = sets.last().and_then(|rows| rows.first());
         let high = fence_of(&resource, row)?;
         let judged = succession::adopt(&resource, high.as_ref(), from, token).and_then(|next| {
@@ -74,7 +74,7 @@ impl ServerGuard<Conn> {
             }
         };
         let given = exchange(&mut conn, &statements::adopt(&self.resource, token, note, &former, write)).await;
-        given.map_err(|e| refused(&e, &resource, &self.place))?;
+        given.map_err(|e| refused(&e, &resource, &self.endpoint))?;
         Ok((next, self.commit(conn, write).await?))
     }
 }

@@ -126,20 +126,20 @@ fn fence_of(resource: &str, row: &SimpleQueryRow, names: [&str; 5]) -> Result<Op
 }
 
 /// The server's refusal of an admit or of a query, as an error: nothing was applied.
-fn refused(error: &tokio_postgres::Error, resource: &str, place: &str) -> Error {
+fn refused(error: &tokio_postgres::Error, resource: &str, endpoint: &str) -> Error {
     let Some(told) = error.as_db_error() else {
-        return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
+        return Error::new(Kind::Unavailable, format!("no answer from {endpoint}: resource=`{resource}`"))
             .with_source(cause(error));
     };
     let says = format!("{} ({})", one_line(told.message()), told.code().code());
     let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`: {says}"));
     match told.code().code() {
-        "42P01" | "42883" | "3F000" => not_set_up(resource, place),
+        "42P01" | "42883" | "3F000" => not_set_up(resource, endpoint),
         "40001" | "40P01" => fail(Kind::Contended, "gave way to other writers; try again"),
         "55P03" => fail(Kind::Contended, "another session has the fence, and may not be ended by this role; try again"),
         "42501" => fail(Kind::Unsupported, "this role may not do it; grant it leasehold_fence and its functions"),
         "25006" => fail(Kind::Unavailable, "the server takes no writes now; name the primary"),
-        _ => fail(Kind::Unavailable, &format!("{place} refused it")),
+        _ => fail(Kind::Unavailable, &format!("{endpoint} refused it")),
     }
 }
 
@@ -172,8 +172,8 @@ impl ServerGuard<Client> {
         self.reach(WriteStep::Admit)?;
         let messages = match client.simple_query(&format!("{BEGIN}{call}")).await {
             Ok(messages) => messages,
-            Err(e) if is_plain(&e) => return Err(refused(&e, &resource, &self.place)),
-            Err(e) => return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await),
+            Err(e) if is_plain(&e) => return Err(refused(&e, &resource, &self.endpoint)),
+            Err(e) => return Err(self.overtaken(token, refused(&e, &resource, &self.endpoint)).await),
         };
         match decide(&resource, &messages, judge) {
             Ok(admitted) => Ok((client, admitted)),
@@ -212,7 +212,7 @@ impl ServerGuard<Client> {
             Ok(_) => Ok(None),
             Err(e) if is_plain(&e) => Err(match e.as_db_error().map(|told| told.code().code()) {
                 Some("22012" | "25P02") => escaped(&self.resource()),
-                _ => refused(&e, &self.resource(), &self.place),
+                _ => refused(&e, &self.resource(), &self.endpoint),
             }),
             Err(e) => Ok(Some(cause(&e))),
         }
@@ -227,7 +227,7 @@ impl ServerGuard<Client> {
              ON CONFLICT (resource) DO UPDATE SET trail = f.trail RETURNING trail; COMMIT",
             literal(self.resource.as_str())
         );
-        let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
+        let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.endpoint))?;
         Ok(last_row(&messages).and_then(|row| row.try_get("trail").ok().flatten().map(ToOwned::to_owned)))
     }
 
@@ -280,7 +280,7 @@ fn take(messages: &[SimpleQueryMessage], counts: &mut Vec<u64>, rows: &mut Rows)
 #[async_trait]
 impl Guard for ServerGuard<Client> {
     fn resource(&self) -> String {
-        format!("{}#{}", self.place, self.resource)
+        format!("{}#{}", self.endpoint, self.resource)
     }
 
     fn strength(&self) -> Strength {
@@ -298,7 +298,7 @@ impl Guard for ServerGuard<Client> {
             "SELECT lease, lineage, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
             literal(self.resource.as_str())
         );
-        let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
+        let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.endpoint))?;
         last_row(&messages)
             .map_or(Ok(None), |row| fence_of(&self.resource(), row, ["lease", "lineage", "epoch", "nonce", "seq"]))
     }

@@ -6,7 +6,7 @@
 //! ends when its key counts no more, or the server ends. Non-promise: no state is kept for a stream, so events come within a
 //! second or so, and in a namespace of very many leases when it was gone through.
 
-mod hub;
+mod feed;
 mod past;
 
 use crate::api::asked::Asked;
@@ -17,8 +17,8 @@ use axum::Extension;
 use axum::http::header::{CACHE_CONTROL, HeaderMap, HeaderName};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use feed::{Batch, EventFeed, EventFeeds};
 use futures_util::stream::{Stream, unfold};
-use hub::{Batch, Hub, Hubs};
 use leasehold_core::{LeaseVerbs, NamePattern, Timestamp};
 use past::Past;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ const RESUMED: Duration = Duration::from_secs(3_600);
 const ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
-    OpenApiRouter::new().routes(routes!(events)).layer(Extension(Hubs::default()))
+    OpenApiRouter::new().routes(routes!(events)).layer(Extension(EventFeeds::default()))
 }
 
 /// Which events are wanted.
@@ -96,7 +96,7 @@ impl EventData {
 pub async fn events(
     asked: Asked,
     Params(wanted): Params<Wanted>,
-    Extension(hubs): Extension<Hubs>,
+    Extension(feeds): Extension<EventFeeds>,
     waiter: Waiter,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -105,15 +105,15 @@ pub async fn events(
     let last = last_event(&headers)?;
     let coordinator = asked.coordinator().await?;
     let now = LeaseVerbs::now(&coordinator).await?;
-    let hub = hubs.hub(&asked.namespace, coordinator, now);
+    let feed = feeds.feed(&asked.namespace, coordinator, now);
     // From here on nothing is missed, and what was before is looked for.
-    let batches = hub.listen();
-    let told = hub.now().await?;
+    let batches = feed.listen();
+    let told = feed.now().await?;
     let waiting = waiter.begin()?;
     let mut stream = Streaming {
         asked,
         pattern,
-        hub,
+        feed,
         batches,
         waiting,
         ready: VecDeque::new(),
@@ -146,11 +146,11 @@ fn last_event(headers: &HeaderMap) -> Result<Option<Timestamp>, Problem> {
 struct Streaming {
     asked: Asked,
     pattern: Option<NamePattern>,
-    hub: Arc<Hub>,
+    feed: Arc<EventFeed>,
     batches: Receiver<Arc<Batch>>,
     waiting: Waiting,
     ready: VecDeque<EventData>,
-    /// What was sent from the records, so that the hub does not say it again.
+    /// What was sent from the records, so that the feed does not say it again.
     sent: HashSet<EventData>,
     /// Everything up to this time was sent.
     told: Timestamp,
@@ -163,14 +163,14 @@ impl Streaming {
     async fn resume(&mut self, last: Timestamp) -> Result<(), Problem> {
         let now = self.told;
         let gap = now.saturating_since(last);
-        if gap > RESUMED || last > now.plus(hub::OVERLAP) {
+        if gap > RESUMED || last > now.plus(feed::OVERLAP) {
             let why =
                 format!("the stream ended at {}, which is too long ago to be resumed; read again", Time::from(last).at);
             self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
             return Ok(());
         }
         let prefix = self.pattern.as_ref().map(ToString::to_string).unwrap_or_default();
-        match self.hub.since(last, &prefix).await? {
+        match self.feed.since(last, &prefix).await? {
             Past::All(events) => {
                 for event in events {
                     self.sent.insert(event.clone());
@@ -234,7 +234,7 @@ impl Streaming {
         })
     }
 
-    /// Takes in what the hub found; says whether there was anything to send.
+    /// Takes in what the feed found; says whether there was anything to send.
     fn hear(&mut self, batch: &Batch) -> bool {
         for event in &batch.events {
             if !self.sent.remove(event) {

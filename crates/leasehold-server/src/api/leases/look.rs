@@ -1,6 +1,6 @@
 //! Looking at leases.
 //!
-//! Promise: each request reads a bounded number of records, however many there are. A listing goes on where it stopped, by its
+//! Promise: each request reads a bounded number of records, however many there are. A listing continues where it stopped, by its
 //! cursor. Non-promise: a cursor names the record at which the listing stopped, whoever may see that one.
 
 use super::view::{FencedWriteView, LeaseView, TransferView, is_in};

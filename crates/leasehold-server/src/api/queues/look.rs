@@ -25,7 +25,7 @@ const MAX_COUNTED: usize = 10_000;
 const QUEUE_READS: usize = 20;
 const STATES: [&str; 9] = ["ready", "delayed", "claimed", "done", "dead", "cancelled", "moving", "moved", "arriving"];
 
-/// Where a listing goes on.
+/// Where a listing continues.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -24,10 +24,10 @@ fn a_notice_says_what_happened_and_where_to_look() {
     );
 }
 
-/// The message about a job that failed with this detail, in a store of this place.
-fn told(outcome: Outcome, detail: Option<Detail>, place: Place) -> Notice {
+/// The message about a job that failed with this detail, in a store at this location.
+fn told(outcome: Outcome, detail: Option<Detail>, location: StoreLocation) -> Notice {
     let mut course = LeaseHistory::new(rule(&[Cause::Failed, Cause::Lost]));
-    course.facts = Facts { place, ..course.facts.with_detail(detail) };
+    course.facts = Facts { location, ..course.facts.with_detail(detail) };
     let slot = Some(Slot(at(0)));
     course.facts.ends.push(end(1, slot, outcome, 1));
     course.watched = course.watched.judged(&course.subject, &course.rules, &course.facts, at(1)).unwrap();
@@ -56,14 +56,14 @@ fn a_message_points_to_the_store_and_to_the_output_only_where_some_is_kept() {
     };
     let detail = |is_kept| Some(Detail { epoch: epoch(1), is_kept, ..Detail::default() });
     let slot = crate::schedule::slot_text(Slot(at(0)));
-    let nowhere = told(Outcome::Failed, detail(false), Place::default());
+    let nowhere = told(Outcome::Failed, detail(false), StoreLocation::default());
     assert_eq!(looks(&nowhere), ["look: leasehold runs nightly"]);
     let (store, host) = (Some("postgres://ada:***@db/jobs".to_owned()), Some("box-1".to_owned()));
-    let networked = Place { store, host: host.clone(), is_local: false };
+    let networked = StoreLocation { store, host: host.clone(), is_local: false };
     let logs = format!("look: leasehold logs nightly {slot} --store 'postgres://ada:***@db/jobs'");
     let runs = "look: leasehold runs nightly --store 'postgres://ada:***@db/jobs'";
     assert_eq!(looks(&told(Outcome::Failed, detail(true), networked)), [logs.as_str(), runs]);
-    let local = Place { store: Some("sqlite:/srv/jobs.db".into()), host, is_local: true };
+    let local = StoreLocation { store: Some("sqlite:/srv/jobs.db".into()), host, is_local: true };
     let notice = told(Outcome::Failed, None, local);
     assert_eq!(looks(&notice), ["look on box-1: leasehold runs nightly --store sqlite:/srv/jobs.db"]);
     assert_eq!(notice.body["data"]["look"][0], "leasehold runs nightly --store sqlite:/srv/jobs.db");
@@ -73,11 +73,11 @@ fn a_message_points_to_the_store_and_to_the_output_only_where_some_is_kept() {
 fn a_run_that_was_ended_says_why() {
     let why = |why: &str| Some(Detail { epoch: epoch(1), why: Some(why.into()), ..Detail::default() });
     let slot = crate::schedule::slot_text(Slot(at(0)));
-    let stalled = told(Outcome::Lost, why("no progress was seen for 4s"), Place::default());
+    let stalled = told(Outcome::Lost, why("no progress was seen for 4s"), StoreLocation::default());
     let says = format!("nightly lost its lease for slot {slot}: no progress was seen for 4s\n");
     assert!(stalled.text().starts_with(&says), "{}", stalled.text());
     assert_eq!(stalled.body["data"]["why"], "no progress was seen for 4s");
-    let cut = told(Outcome::Failed, why("it ran for longer than 1h"), Place::default());
+    let cut = told(Outcome::Failed, why("it ran for longer than 1h"), StoreLocation::default());
     assert!(cut.text().contains(": it ran for longer than 1h\n"), "{}", cut.text());
-    assert!(told(Outcome::Expired, None, Place::default()).body["data"]["why"].is_null());
+    assert!(told(Outcome::Expired, None, StoreLocation::default()).body["data"]["why"].is_null());
 }

@@ -172,9 +172,9 @@ fn parse(text: &str) -> Result<croner::Cron> {
         return Err(Error::invalid("cron", text, advice));
     }
     if !matches!(fields.len(), 5 | 6) {
+        let count = if fields.len() == 1 { "1 field".to_owned() } else { format!("{} fields", fields.len()) };
         let allowed = format!(
-            "it has {} fields; use five (minute, hour, day of month, month, day of week) or six, with seconds first",
-            fields.len()
+            "it has {count}; use five (minute, hour, day of month, month, day of week) or six, with seconds first"
         );
         return Err(Error::invalid("cron", text, allowed));
     }

@@ -196,11 +196,11 @@ impl Journal {
     fn put(&mut self, entry: Entry) {
         // A span of dropped slots stays when one of them is run after all.
         self.entries.retain(|old| old.slot != entry.slot || old.last.is_some() != entry.last.is_some());
-        let place = self.entries.partition_point(|old| old.slot < entry.slot);
-        self.entries.insert(place, entry);
+        let index = self.entries.partition_point(|old| old.slot < entry.slot);
+        self.entries.insert(index, entry);
         if self.entries.len() > ENTRIES_KEPT {
             // The oldest entry is dropped, but never the one that was just written.
-            let gone = self.entries.remove(usize::from(place == 0));
+            let gone = self.entries.remove(usize::from(index == 0));
             self.forgotten_to = self.forgotten_to.max(Some(gone.end()));
         }
     }

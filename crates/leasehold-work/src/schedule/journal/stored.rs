@@ -82,8 +82,8 @@ fn document<'a>(coordinator: &'a Coordinator, job: &LeaseName) -> Document<'a, J
 }
 
 /// Refuses bytes that are not a journal.
-pub(crate) fn check(bytes: &[u8], place: &str) -> Result<()> {
-    codec::decode::<Journal>(KIND, bytes, place).map(drop)
+pub(crate) fn check(bytes: &[u8], name: &str) -> Result<()> {
+    codec::decode::<Journal>(KIND, bytes, name).map(drop)
 }
 
 /// The journals, written on behalf of this machine.

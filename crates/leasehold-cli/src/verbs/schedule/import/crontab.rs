@@ -24,27 +24,27 @@ struct Environment {
 }
 
 pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
-    let file = place(path);
+    let file = location(path);
     tables.begin(&file);
     let zone = tables.zone.clone();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let locks = lines.filter_map(|line| Some(flocked(&line[line.find("flock")?..])?.lock)).collect();
     let mut around = Environment { env: BTreeMap::new(), shell: None, zone, delay: 0, locks };
     for (line, number) in text.lines().zip(1..) {
-        let (line, place) = (line.trim(), format!("{file}, line {number}"));
+        let (line, location) = (line.trim(), format!("{file}, line {number}"));
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         if let Some((name, value)) = variable(line) {
-            around.set(&name, value, &place, tables);
+            around.set(&name, value, &location, tables);
             continue;
         }
-        job(line, has_user, &around, &place, tables);
+        job(line, has_user, &around, &location, tables);
     }
 }
 
 /// What a file is called in what is said of it.
-pub fn place(path: &Path) -> String {
+pub fn location(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
 }
 
@@ -79,26 +79,26 @@ fn unquoted(text: &str) -> &str {
 }
 
 impl Environment {
-    fn set(&mut self, name: &str, value: String, place: &str, tables: &mut Tables) {
+    fn set(&mut self, name: &str, value: String, location: &str, tables: &mut Tables) {
         match name {
             "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => {
                 if !value.is_empty() {
                     let what =
                         format!("{name} is not carried over: output goes to the scheduler's log, see `leasehold runs`");
-                    tables.notice(place, &what);
+                    tables.notice(location, &what);
                 }
             }
             "SHELL" => self.shell = Some(value).filter(|shell| !matches!(shell.as_str(), "/bin/sh" | "sh" | "")),
             "CRON_TZ" => match value.parse::<Zone>() {
                 Ok(zone) => self.zone = zone.to_string(),
-                Err(error) => tables.notice(place, &format!("CRON_TZ is not carried over: {error}")),
+                Err(error) => tables.notice(location, &format!("CRON_TZ is not carried over: {error}")),
             },
             "RANDOM_DELAY" => match value.parse() {
                 Ok(minutes) => self.delay = minutes,
-                Err(_) => tables.notice(place, "RANDOM_DELAY is not carried over: it is no number of minutes"),
+                Err(_) => tables.notice(location, "RANDOM_DELAY is not carried over: it is no number of minutes"),
             },
             name if name.starts_with("LEASEHOLD_") => {
-                tables.notice(place, &format!("{name} is not carried over: such names are leasehold's own"));
+                tables.notice(location, &format!("{name} is not carried over: such names are leasehold's own"));
             }
             name => drop(self.env.insert(name.to_owned(), value)),
         }
@@ -106,7 +106,7 @@ impl Environment {
 
     /// The command without the `flock` that it begins with, and what its job says in `busy` for that. One whose file other lines
     /// lock too keeps these jobs apart, which their leases do not: it stays.
-    fn without_flock(&self, command: &str, place: &str, tables: &mut Tables) -> (String, Option<String>) {
+    fn without_flock(&self, command: &str, location: &str, tables: &mut Tables) -> (String, Option<String>) {
         /// In place of no limit.
         const LONGEST_WAIT: &str = "wait 1h";
         let Some(Flocked { lock, busy, command: bare }) = flocked(command) else {
@@ -117,7 +117,7 @@ impl Environment {
             let what = format!(
                 "other lines lock `{file}` too, so `flock` stays: each job's lease keeps only its own runs apart"
             );
-            tables.notice(place, &what);
+            tables.notice(location, &what);
             return (command.to_owned(), None);
         }
         let (busy, waits) = match busy {
@@ -132,12 +132,12 @@ impl Environment {
             "`flock` on `{file}` is left out: the job's lease keeps its runs apart, on all machines{waits}. If a script outside this \
              crontab locks that file too, put it back"
         );
-        tables.notice(place, &what);
+        tables.notice(location, &what);
         (bare, busy)
     }
 }
 
-fn job(line: &str, has_user: bool, around: &Environment, place: &str, tables: &mut Tables) {
+fn job(line: &str, has_user: bool, around: &Environment, location: &str, tables: &mut Tables) {
     // A leading `-` asks some crons not to log the start.
     let line = line.strip_prefix('-').unwrap_or(line);
     let fields = if line.starts_with('@') { 1 } else { 5 };
@@ -145,32 +145,32 @@ fn job(line: &str, has_user: bool, around: &Environment, place: &str, tables: &m
     let (user, rest) = if has_user { split_fields(rest, 1) } else { (String::new(), rest) };
     if rest.is_empty() || (has_user && user.is_empty()) {
         let form = if has_user { "five fields, a user and a command" } else { "five fields and a command" };
-        return tables.notice(place, &format!("not carried over: `{}` is not {form}", shown(line)));
+        return tables.notice(location, &format!("not carried over: `{}` is not {form}", shown(line)));
     }
     if schedule.eq_ignore_ascii_case("@reboot") {
         let what = format!(
             "not carried over: @reboot names no time; for `{}` write a systemd unit with `leasehold run NAME -- COMMAND`",
             shown(rest)
         );
-        return tables.notice(place, &what);
+        return tables.notice(location, &what);
     }
     if schedule.starts_with('@') && !NICKNAMES.iter().any(|known| schedule.eq_ignore_ascii_case(known)) {
         let what = format!("not carried over: the nickname `{}` is not known", shown(&schedule));
-        return tables.notice(place, &what);
+        return tables.notice(location, &what);
     }
     // For cron, a user may also name a group or a login class.
     let user = user.split([':', '/']).next().unwrap_or_default();
     if has_user && user != current_user() {
-        tables.notice(place, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(user)));
+        tables.notice(location, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(user)));
     }
     let (schedule, steps) = with_ranges(&schedule);
     for (written, range) in steps {
-        tables.notice(place, &format!("`{written}`, which not every cron reads, is carried over as `{range}`"));
+        tables.notice(location, &format!("`{written}`, which not every cron reads, is carried over as `{range}`"));
     }
-    let (rest, busy) = around.without_flock(rest, place, tables);
+    let (rest, busy) = around.without_flock(rest, location, tables);
     let (command, has_input) = with_input(&rest);
     if has_input {
-        tables.notice(place, "what follows `%` was the command's input; the line below gives it by a pipe");
+        tables.notice(location, "what follows `%` was the command's input; the line below gives it by a pipe");
     }
     // Where there is no such folder, cron takes the root.
     let home = || home_of(has_user.then_some(user)).filter(|home| Path::new(home).is_dir());
@@ -191,7 +191,7 @@ fn job(line: &str, has_user: bool, around: &Environment, place: &str, tables: &m
     if around.delay > 0 {
         job.fields.push(("jitter", quoted(&format!("{}m", around.delay))));
     }
-    tables.add(&job, place);
+    tables.add(&job, location);
 }
 
 /// The first fields, one space apart, and what comes behind them.

@@ -90,7 +90,7 @@ fn one(form: Option<Form>, path: &Path, tables: &mut Tables) -> Result<()> {
     if is_system && form.is_none() {
         let what = "the sixth word of every line is a user of this machine, so it was read as a system crontab; \
                     if it is none, give `--kind crontab`";
-        tables.notice(&crontab::place(path), what);
+        tables.notice(&crontab::location(path), what);
     }
     Ok(())
 }

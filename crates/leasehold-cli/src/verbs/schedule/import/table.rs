@@ -68,18 +68,18 @@ impl Tables {
     }
 
     /// Says what could not be carried over, here and as a comment.
-    pub fn notice(&mut self, place: &str, what: &str) {
-        self.notices.push(format!("{place}: {what}"));
-        self.text.push_str(&format!("\n# {}: {}", comment(place), comment(what)));
+    pub fn notice(&mut self, location: &str, what: &str) {
+        self.notices.push(format!("{location}: {what}"));
+        self.text.push_str(&format!("\n# {}: {}", comment(location), comment(what)));
     }
 
     /// Begins what comes from one place.
-    pub fn begin(&mut self, place: &str) {
-        self.text.push_str(&format!("\n# from {}", comment(place)));
+    pub fn begin(&mut self, location: &str) {
+        self.text.push_str(&format!("\n# from {}", comment(location)));
     }
 
     /// Adds a job, if it is one that would be accepted; otherwise says why not.
-    pub fn add(&mut self, job: &Imported, place: &str) {
+    pub fn add(&mut self, job: &Imported, location: &str) {
         let name = self.name(&job.called);
         let without_jitter = || {
             let mut job = job.clone();
@@ -89,7 +89,7 @@ impl Tables {
         let text = accepted(&table(job, &name)).or_else(|error| match error.to_string().contains("invalid jitter") {
             true => {
                 self.notice(
-                    place,
+                    location,
                     "the random delay is not carried over: it is longer than the time between two slots",
                 );
                 accepted(&table(&without_jitter(), &name))
@@ -106,7 +106,7 @@ impl Tables {
                 // The table is refused in words that name the job; what is wrong with it comes behind.
                 let what = error.to_string();
                 let why = what.split_once(": ").map_or(&*what, |(_, why)| why);
-                self.notice(place, &format!("not carried over: {why}"));
+                self.notice(location, &format!("not carried over: {why}"));
             }
         }
     }
@@ -124,7 +124,7 @@ impl Tables {
     }
 }
 
-/// The table, if it is right.
+/// The table, if it is valid.
 fn accepted(text: &str) -> Result<String> {
     let fields = text.trim_start_matches("[[job]]\n");
     let table: JobTable = crate::config::parse_toml(fields, "job", std::path::Path::new("import"))?;

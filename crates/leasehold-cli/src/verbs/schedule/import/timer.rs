@@ -44,14 +44,14 @@ const CARRIED: [&str; 13] = [
 ];
 
 pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
-    let place = path.display().to_string();
-    tables.begin(&place);
+    let location = path.display().to_string();
+    tables.begin(&location);
     let timer = Unit::read(path)?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let service_name = timer.last("Timer", "Unit").map_or_else(|| format!("{stem}.service"), |unit| unit.value.clone());
     let service_path = path.with_file_name(&service_name);
     let service = Unit::read(&service_path).map_err(|e| {
-        let message = format!("`{place}` starts `{service_name}`, which is not beside it; put both into one folder");
+        let message = format!("`{location}` starts `{service_name}`, which is not beside it; put both into one folder");
         Error::new(Kind::Invalid, message).with_source(e)
     })?;
     let is_user = path.components().any(|part| part.as_os_str() == "user")
@@ -68,7 +68,7 @@ pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
         // Elsewhere the command might do something else.
         Err(setting) => {
             let what = format!("not carried over: WorkingDirectory={} has unknown specifiers", shown(&setting.value));
-            tables.notice(&setting.place, &what);
+            tables.notice(&setting.location, &what);
             return Ok(());
         }
     }
@@ -85,52 +85,54 @@ pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
                 key if monotonic.contains(&key) => ": it is not a time of the clock",
                 _ => "",
             };
-            tables.notice(&setting.place, &format!("{}= is not carried over{why}", setting.key));
+            tables.notice(&setting.location, &format!("{}= is not carried over{why}", setting.key));
         }
     }
     for setting in ["Unit", "Service", "Install"].iter().flat_map(|section| service.section(section)).filter(is_left) {
-        tables.notice(&setting.place, &format!("{}= is not carried over", setting.key));
+        tables.notice(&setting.location, &format!("{}= is not carried over", setting.key));
     }
-    schedules(&timer, &job, &place, tables);
+    schedules(&timer, &job, &location, tables);
     Ok(())
 }
 
 /// One job for each time that the timer names.
-fn schedules(timer: &Unit, job: &Imported, place: &str, tables: &mut Tables) {
+fn schedules(timer: &Unit, job: &Imported, location: &str, tables: &mut Tables) {
     let calendars = timer.all("Timer", "OnCalendar");
     let repeats = timer.all("Timer", "OnUnitActiveSec");
     if calendars.len() + repeats.len() > 1 {
         tables.notice(
-            place,
+            location,
             "it has several times, which become several jobs: these may overlap, as the timer's did not",
         );
     }
     if calendars.is_empty() && repeats.is_empty() {
-        tables.notice(place, "not carried over: it has no OnCalendar=");
+        tables.notice(location, "not carried over: it has no OnCalendar=");
     }
     for setting in calendars {
         match cron_of(&setting.value) {
             Ok(line) => {
                 let zone = line.zone.unwrap_or_else(|| tables.zone.clone());
-                tables
-                    .add(&Imported { schedule: ("cron", line.cron), zone: Some(zone), ..job.clone() }, &setting.place);
+                tables.add(
+                    &Imported { schedule: ("cron", line.cron), zone: Some(zone), ..job.clone() },
+                    &setting.location,
+                );
             }
             Err(why) => {
                 let what = format!("OnCalendar={} is not carried over: {why}", shown(&setting.value));
-                tables.notice(&setting.place, &what);
+                tables.notice(&setting.location, &what);
             }
         }
     }
     for setting in repeats {
         let Some(every) = span(&setting.value) else {
-            tables.notice(&setting.place, &format!("OnUnitActiveSec={} is not carried over", shown(&setting.value)));
+            tables.notice(&setting.location, &format!("OnUnitActiveSec={} is not carried over", shown(&setting.value)));
             continue;
         };
         tables.notice(
-            &setting.place,
+            &setting.location,
             "OnUnitActiveSec= becomes `every`, which counts from 1970 and not from the last start",
         );
-        tables.add(&Imported { schedule: ("every", format_duration(every)), ..job.clone() }, &setting.place);
+        tables.add(&Imported { schedule: ("every", format_duration(every)), ..job.clone() }, &setting.location);
     }
 }
 
@@ -149,16 +151,16 @@ fn command(service: &Unit, path: &Path, home: Option<&str>, tables: &mut Tables)
             words(text).and_then(|words| words.iter().map(|word| specifiers(word, home)).collect::<Option<Vec<_>>>())
         else {
             let what = format!("not carried over: ExecStart={} has quotes, escapes or specifiers", shown(&start.value));
-            tables.notice(&start.place, &what);
+            tables.notice(&start.location, &what);
             return None;
         };
         if !prefix.is_empty() {
-            tables.notice(&start.place, &format!("the prefix `{prefix}` of ExecStart= is not carried over"));
+            tables.notice(&start.location, &format!("the prefix `{prefix}` of ExecStart= is not carried over"));
         }
         if prefix.contains('@') && words.len() > 1 {
             let what =
                 format!("the program is not told that it is called {}, it is called by its path", shown(&words[1]));
-            tables.notice(&start.place, &what);
+            tables.notice(&start.location, &what);
             words.remove(1);
         }
         lines.push(words);
@@ -170,7 +172,7 @@ fn command(service: &Unit, path: &Path, home: Option<&str>, tables: &mut Tables)
     let kind = service.last("Service", "Type");
     if let Some(kind) = kind.filter(|kind| !matches!(kind.value.as_str(), "simple" | "exec" | "oneshot")) {
         let what = format!("Type={} is not carried over: a job is over when its command ends", shown(&kind.value));
-        tables.notice(&kind.place, &what);
+        tables.notice(&kind.location, &what);
     }
     let has_variable = lines.iter().flatten().any(|word| word.contains('$'));
     if let ([words], false) = (&lines[..], has_variable || lines[0].iter().any(|word| word == ";")) {
@@ -238,8 +240,8 @@ fn user(service: &Unit, is_user: bool, tables: &mut Tables) {
     let user = service.last("Service", "User");
     let name = user.map_or("root", |setting| setting.value.as_str());
     if name != current_user() && (user.is_some() || !is_user) {
-        let place = user.map_or_else(|| "the service".to_owned(), |setting| setting.place.clone());
-        tables.notice(&place, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(name)));
+        let location = user.map_or_else(|| "the service".to_owned(), |setting| setting.location.clone());
+        tables.notice(&location, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(name)));
     }
 }
 
@@ -247,7 +249,7 @@ fn environment(service: &Unit, job: &mut Imported, home: Option<&str>, tables: &
     for setting in service.all("Service", "Environment") {
         let Some(pairs) = words(&setting.value) else {
             let what = "Environment= is not carried over: it has an open quote or an unknown escape";
-            tables.notice(&setting.place, what);
+            tables.notice(&setting.location, what);
             continue;
         };
         for pair in pairs {
@@ -256,19 +258,21 @@ fn environment(service: &Unit, job: &mut Imported, home: Option<&str>, tables: &
                 Some((name, value)) if !name.starts_with("LEASEHOLD_") => {
                     job.env.insert(name.to_owned(), value.to_owned());
                 }
-                _ => tables.notice(&setting.place, "a part of Environment= is not carried over"),
+                _ => tables.notice(&setting.location, "a part of Environment= is not carried over"),
             }
         }
     }
     for setting in service.all("Service", "EnvironmentFile") {
         let path = setting.value.trim_start_matches('-');
         if path != setting.value {
-            tables
-                .notice(&setting.place, "EnvironmentFile= may be missing there; here a missing `env_file` is an error");
+            tables.notice(
+                &setting.location,
+                "EnvironmentFile= may be missing there; here a missing `env_file` is an error",
+            );
         }
         match specifiers(path, home) {
             Some(path) => job.env_file.push(path),
-            None => tables.notice(&setting.place, "EnvironmentFile= is not carried over: it has unknown specifiers"),
+            None => tables.notice(&setting.location, "EnvironmentFile= is not carried over: it has unknown specifiers"),
         }
     }
 }
@@ -291,7 +295,7 @@ fn limits(timer: &Unit, service: &Unit, job: &mut Imported, tables: &mut Tables)
     if let Some(setting) = timer.last("Timer", "RandomizedDelaySec") {
         match span(&setting.value) {
             Some(span) => delay = span,
-            None => tables.notice(&setting.place, "RandomizedDelaySec= is not carried over: it is no time span"),
+            None => tables.notice(&setting.location, "RandomizedDelaySec= is not carried over: it is no time span"),
         }
     }
     if !delay.is_zero() {
@@ -330,7 +334,7 @@ fn time_limit(service: &Unit, tables: &mut Tables) -> Option<Duration> {
             }
             _ => continue,
         };
-        tables.notice(&setting.place, &format!("{}= is not carried over: {why}", setting.key));
+        tables.notice(&setting.location, &format!("{}= is not carried over: {why}", setting.key));
     }
     limit
 }

@@ -10,7 +10,7 @@ pub struct Setting {
     pub section: String,
     pub key: String,
     pub value: String,
-    pub place: String,
+    pub location: String,
 }
 
 /// A unit with its drop-ins.
@@ -66,7 +66,7 @@ fn parse(text: &str, file: &str) -> Vec<Setting> {
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;
         }
-        // A line that ends with a backslash goes on; comments in between do not count.
+        // A line that ends with a backslash continues on the next; comments in between do not count.
         while line.ends_with('\\') {
             line.pop();
             let more = lines.by_ref().map(|(line, _)| line.trim()).find(|line| !line.starts_with(['#', ';']));
@@ -77,7 +77,7 @@ fn parse(text: &str, file: &str) -> Vec<Setting> {
             section = name.to_owned();
         } else if let Some((key, value)) = line.split_once('=') {
             let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
-            settings.push(Setting { section: section.clone(), key, value, place: format!("{file}, line {number}") });
+            settings.push(Setting { section: section.clone(), key, value, location: format!("{file}, line {number}") });
         }
     }
     settings

@@ -63,7 +63,7 @@ pub struct RunFacts {
 }
 
 impl Keeping {
-    /// Begins to keep the output of a run under this token. What cannot be kept is told, and the run goes on.
+    /// Begins to keep the output of a run under this token. If it cannot be kept, a warning says so, and the run continues.
     pub fn begin(&self, token: &Token) -> Keep {
         let file = RunFile::new(token, self.spool.as_deref());
         let folder = self.root.join(layout::home()).join(&file.folder);
@@ -71,7 +71,7 @@ impl Keeping {
         let path = folder.join(&name);
         let (lease, epoch, shown) = (token.lease.to_string(), token.epoch.get(), path.display().to_string());
         let warn = move |error: &std::io::Error| {
-            warn!(lease, epoch, %error, "the output of `{lease}:{epoch}` is not kept in `{shown}`: {error}; the run goes on");
+            warn!(lease, epoch, %error, "the output of `{lease}:{epoch}` is not kept in `{shown}`: {error}; the run continues");
         };
         let told = warn.clone();
         let plan = writer::Plan { folder, name, limit: self.size, runs: self.runs, warn: Box::new(warn) };
@@ -182,7 +182,7 @@ pub fn ring(token: &Token, runs: u64) -> Option<Ring> {
 
 /// The files of runs in a folder of this machine, newest first.
 pub fn files_in(path: &Path) -> Vec<(SystemTime, PathBuf)> {
-    let files = folder::Folder::open(path).map(|folder| retention::kept(&folder)).unwrap_or_default();
+    let files = folder::Folder::open(path).map(|folder| retention::list_runs(&folder)).unwrap_or_default();
     files.into_iter().map(|(at, name)| (at, path.join(name))).collect()
 }
 

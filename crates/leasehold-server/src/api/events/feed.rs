@@ -1,6 +1,6 @@
 //! One task for each namespace that somebody listens to: it goes through the records and tells all listeners what happened.
 //!
-//! Promise: what happened is told once by a hub, by its time in the record. A write may be visible a while after its own time,
+//! Promise: what happened is told once by a feed, by its time in the record. A write may be visible a while after its own time,
 //! so each pass looks back by [`OVERLAP`] and leaves out what it has told. It reads a bounded number of records a second.
 
 use super::EventData;
@@ -35,41 +35,41 @@ pub struct Batch {
     pub events: Vec<EventData>,
 }
 
-/// The hubs of a server.
+/// The feeds of a server, one for each namespace.
 #[derive(Debug, Clone, Default)]
-pub struct Hubs(Arc<Mutex<HashMap<Namespace, Weak<Hub>>>>);
+pub struct EventFeeds(Arc<Mutex<HashMap<Namespace, Weak<EventFeed>>>>);
 
-impl Hubs {
-    /// The hub of a namespace. It runs while somebody has it, and a new one tells what happens from this time on.
-    pub fn hub(&self, namespace: &Namespace, coordinator: Coordinator, from: Timestamp) -> Arc<Hub> {
-        let mut hubs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.retain(|_, hub| hub.strong_count() > 0);
-        if let Some(hub) = hubs.get(namespace).and_then(Weak::upgrade) {
-            return hub;
+impl EventFeeds {
+    /// The feed of a namespace. It runs while somebody has it, and a new one tells what happens from this time on.
+    pub fn feed(&self, namespace: &Namespace, coordinator: Coordinator, from: Timestamp) -> Arc<EventFeed> {
+        let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        feeds.retain(|_, feed| feed.strong_count() > 0);
+        if let Some(feed) = feeds.get(namespace).and_then(Weak::upgrade) {
+            return feed;
         }
         let sender = broadcast::Sender::new(BACKLOG);
         let task = tokio::spawn(follow(coordinator.clone(), sender.clone(), from));
-        let hub = Arc::new(Hub { coordinator, sender, task });
-        hubs.insert(namespace.clone(), Arc::downgrade(&hub));
-        hub
+        let feed = Arc::new(EventFeed { coordinator, sender, task });
+        feeds.insert(namespace.clone(), Arc::downgrade(&feed));
+        feed
     }
 }
 
 /// What goes through the records of one namespace.
 #[derive(Debug)]
-pub struct Hub {
+pub struct EventFeed {
     coordinator: Coordinator,
     sender: broadcast::Sender<Arc<Batch>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Hub {
+impl Drop for EventFeed {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Hub {
+impl EventFeed {
     pub fn listen(&self) -> broadcast::Receiver<Arc<Batch>> {
         self.sender.subscribe()
     }
@@ -164,7 +164,7 @@ async fn queues(coordinator: &Coordinator) -> Result<(HashMap<LeaseName, Revisio
     }
 }
 
-/// Goes through the records until nobody has the hub.
+/// Goes through the records until nobody has the feed.
 async fn follow(coordinator: Coordinator, listeners: broadcast::Sender<Arc<Batch>>, from: Timestamp) {
     let (mut begun, mut is_first) = (from, true);
     let mut told: HashSet<EventData> = HashSet::new();

@@ -12,7 +12,7 @@ const SKEW: Duration = Duration::from_secs(60);
 /// Removes the oldest runs in this folder, best effort: this one stays, and so does what is still being written.
 pub fn apply(folder: &Path, name: &str, runs: u64) {
     let Ok(folder) = Folder::open(folder) else { return };
-    let surplus = kept(&folder).into_iter().skip(usize::try_from(runs).unwrap_or(usize::MAX));
+    let surplus = list_runs(&folder).into_iter().skip(usize::try_from(runs).unwrap_or(usize::MAX));
     for (_, old) in surplus.filter(|(_, old)| old != name && !is_being_written(&folder, old)) {
         remove(&folder, &old);
     }
@@ -30,7 +30,7 @@ pub fn is_being_written(folder: &Folder, name: &str) -> bool {
 
 /// The files of runs in a folder, newest first; what else lies there is not ours. One that is dated in the future was written
 /// while the clock was ahead: it is taken for the oldest, or it would never be removed, and every newer one in its stead.
-pub fn kept(folder: &Folder) -> Vec<(SystemTime, String)> {
+pub fn list_runs(folder: &Folder) -> Vec<(SystemTime, String)> {
     let latest = SystemTime::UNIX_EPOCH + Duration::from_millis(leasehold_system::clock::wall_ms()) + SKEW;
     let mut files: Vec<(SystemTime, String)> = folder
         .names()

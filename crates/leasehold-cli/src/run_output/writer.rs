@@ -183,7 +183,7 @@ fn write(shared: &Shared, plan: &Plan) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kept::file;
+    use crate::run_output::file;
 
     #[test]
     fn however_fast_it_comes_the_beginning_and_the_end_are_kept() {

@@ -59,7 +59,7 @@ impl Bucket {
         let waiting = {
             let folder = folder.clone();
             off_thread(move || {
-                let kept = retention::kept(&folder).into_iter().map(|(_, file)| file);
+                let kept = retention::list_runs(&folder).into_iter().map(|(_, file)| file);
                 Ok(kept.filter(|file| !retention::is_being_written(&folder, file)).collect::<Vec<_>>())
             })
         };

@@ -120,7 +120,7 @@ impl Settings {
         let state = || {
             self.state_folder(false).map(|folder| folder.unwrap_or_default().join("output")).map_err(|error| {
                 let message =
-                    "output is not kept, and the run goes on: set `output` or LEASEHOLD_OUTPUT to a folder, or to off";
+                    "output is not kept, and the run continues: set `output` or LEASEHOLD_OUTPUT to a folder, or to off";
                 Error::new(error.kind(), message).with_source(error)
             })
         };
@@ -134,7 +134,7 @@ impl Settings {
         Ok(Some(Keeping { root, bucket, size, runs, spool: None }))
     }
 
-    /// The same for a run, which goes on without it.
+    /// The same for a run, which continues without it.
     pub fn keeping_or_say(&self) -> Option<Keeping> {
         self.keeping().unwrap_or_else(|error| {
             tracing::warn!("{error}");
@@ -144,13 +144,13 @@ impl Settings {
 
     /// What a process of ours that reads no files is told of it.
     pub fn output_environment(&self) -> [(&'static str, String); 3] {
-        let place = match (&self.output.value, self.keeping()) {
+        let output = match (&self.output.value, self.keeping()) {
             (Some(target), _) => target.portable(),
             (None, Ok(Some(keeping))) => keeping.root.display().to_string(),
             (None, _) => String::new(),
         };
         let (size, runs) = (self.output_size.value.to_string(), self.output_runs.value.to_string());
-        [(OUTPUT, place), (OUTPUT_SIZE, size), (OUTPUT_RUNS, runs)]
+        [(OUTPUT, output), (OUTPUT_SIZE, size), (OUTPUT_RUNS, runs)]
     }
 }
 

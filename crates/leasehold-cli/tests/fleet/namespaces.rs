@@ -17,7 +17,7 @@ fn two_teams_hold_a_lease_of_the_same_name() {
     teams[0].done(&["release", "--token", tokens[0].trim()]).expect(0);
     assert_eq!(teams.each_ref().map(|team| team.show("job")["state"].clone()), ["free", "held"]);
     engine.home().done(&["show", "job"]).expect(64);
-    // A command of a run finds its own team's room.
+    // A command of a run finds its own team's namespace.
     let inner = "leasehold ls --json && echo $LEASEHOLD_STORE";
     let seen = teams[1].done(&["run", "other", "--", "sh", "-c", inner]).expect(0).stdout;
     assert!(seen.contains("\"job\"") && seen.contains("namespace=green"), "{seen}");
