@@ -148,8 +148,9 @@ pub fn reported(bytes: &[u8], key: &Key, via: Via, now: Timestamp) -> Result<Pre
     if own.role == Role::Server || own.queue.is_some() != (own.role == Role::Worker) {
         return Err(Error::new(Kind::Invalid, "a client is a scheduler, or a worker of a queue"));
     }
-    if !(0..PLACES).any(|number| own.place(number).is_ok_and(|place| place == *key)) {
-        return Err(Error::new(Kind::Invalid, format!("`{key}` is no place of a {} on that host", own.role.as_str())));
+    if !(0..RECORDS).any(|number| own.record_key(number).is_ok_and(|own_key| own_key == *key)) {
+        let what = format!("`{key}` is not the name of a record of a {} on that host", own.role.as_str());
+        return Err(Error::new(Kind::Invalid, what));
     }
     let since = if own.since.as_millis() == 0 { now } else { own.since.min(now) };
     Ok(Presence { via: Some(via), since, heard: now, ..own })
@@ -157,8 +158,8 @@ pub fn reported(bytes: &[u8], key: &Key, via: Via, now: Timestamp) -> Result<Pre
 
 impl Presence {
     /// The stored record; none if it cannot be read.
-    pub fn decode(bytes: &[u8], place: &str) -> Option<Self> {
-        codec::decode(KIND, bytes, place).ok()
+    pub fn decode(bytes: &[u8], name: &str) -> Option<Self> {
+        codec::decode(KIND, bytes, name).ok()
     }
 
     /// The record to store.
