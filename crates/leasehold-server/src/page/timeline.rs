@@ -108,7 +108,7 @@ impl Timeline {
         });
         let (bars, marks): (Vec<Bar>, Vec<Mark>) = (bars.collect(), marks.collect());
         let is_fenced = fenced.iter().map(|mark| Mark {
-            x: place(mark.at).clamp(HALF, WIDTH - HALF),
+            x: x_of(mark.at).clamp(HALF, WIDTH - HALF),
             words: format!("{} ({})", refused(mark), exact(mark.at)),
         });
         let fenced: Vec<Mark> = is_fenced.collect();

@@ -67,7 +67,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
                 }
             }
         }
-        (Shelf::Presence, _) => Ok(Some(value).filter(|value| presence::is_own(caller, &value.bytes, place))),
+        (Shelf::Presence, _) => Ok(Some(value).filter(|value| presence::is_own(caller, &value.bytes, record_name))),
         (Shelf::Request, _) => {
             let bytes = requests::only(&value.bytes, record_name, |job| may_know(caller, ns, job))?;
             Ok(Some(Versioned { bytes, ..value }))
@@ -75,7 +75,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
         // Whoever counts writes back what it was shown.
         (Shelf::Counters, Subject::Name(name)) if !takes_part(caller, ns, Verb::Hold, &name) => {
             // One that is damaged hides no others, and shows nothing.
-            let Ok(mut counters) = Counters::decode(&value.bytes, place) else { return other(Vec::new(), value) };
+            let Ok(mut counters) = Counters::decode(&value.bytes, record_name) else { return other(Vec::new(), value) };
             counters.keep_fenced_writes(|mark| knows_resource(caller, ns, mark.write.resource.as_str()));
             other(codec::encode(COUNTERS, &counters)?, value)
         }
