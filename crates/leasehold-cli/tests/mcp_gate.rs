@@ -55,6 +55,9 @@ fn a_call_passes_while_the_lease_is_held_and_not_after() {
         }
         assert_eq!(client.end(), Some(0));
         eventually("the refusal is counted", || home.count("agent", "fenced") == 1);
+        let shown = home.show("agent")["fenced_writes"][0].clone();
+        assert!(shown["resource"].as_str().unwrap().starts_with("mcp:"), "{shown}");
+        assert_eq!((&shown["held_epoch"], &shown["seen_epoch"]), (&json!(1), &json!(2)));
     }
 }
 
