@@ -9,6 +9,7 @@
 //! store said when it was read; it decides nothing.
 
 mod act;
+mod arrival;
 mod assets;
 pub mod budget;
 mod bulk;
@@ -75,6 +76,7 @@ pub(crate) fn keyed() -> Router<Site> {
 pub(crate) fn complete(routes: Router<Site>, site: &Site) -> Router<Site> {
     routes
         .route_layer(middleware::from_fn_with_state(site.clone(), notice::as_page))
+        .route_layer(middleware::from_fn(arrival::from_elsewhere))
         .route("/assets/{version}/{file}", get(assets::one))
         .layer(Extension(Arc::new(Shared::default())))
 }

@@ -10,5 +10,6 @@ mod health;
 mod live;
 mod plain;
 mod scene;
+mod session;
 mod stage;
 mod throughput;
