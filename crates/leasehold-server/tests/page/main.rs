@@ -5,8 +5,10 @@
 mod browser;
 mod budgets;
 mod bulk;
+mod damaged;
 mod fences;
 mod health;
+mod hidden;
 mod live;
 mod plain;
 mod scene;
