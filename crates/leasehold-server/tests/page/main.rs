@@ -10,6 +10,7 @@ mod fences;
 mod health;
 mod hidden;
 mod live;
+mod orders;
 mod plain;
 mod scene;
 mod session;
