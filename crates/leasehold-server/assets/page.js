@@ -37,15 +37,28 @@ function relative(at, now) {
 const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 const ofDay = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const toTheMinute = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
+const day = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" };
+// How a time that is spelled out is written, as its `data-as` says.
+const spelled = {
+  exact: zone,
+  clock: ofDay,
+  slot: new Intl.DateTimeFormat(undefined, { year: "numeric", ...day, timeZoneName: "short" }),
+  tick: new Intl.DateTimeFormat(undefined, day),
+};
 
 function tellTimes() {
   const now = Date.now() + ahead;
   for (const time of document.querySelectorAll("time[data-at]")) {
     const at = Number(time.dataset.at);
     const exact = zone.format(new Date(at));
-    const text = "exact" in time.dataset ? exact : "clock" in time.dataset ? ofDay.format(new Date(at)) : relative(at, now);
+    const text = spelled[time.dataset.as]?.format(new Date(at)) ?? relative(at, now);
     if (time.textContent !== text) time.textContent = text;
     if (time.title !== exact) time.title = exact;
+  }
+  // What a drawing says when it is pointed at.
+  for (const title of document.querySelectorAll("svg title[data-at]")) {
+    const text = `${title.dataset.words} (${zone.format(new Date(Number(title.dataset.at)))})`;
+    if (title.textContent !== text) title.textContent = text;
   }
 }
 
@@ -66,6 +79,15 @@ const patience = 10000;
 const pauseBetween = 5000;
 
 function swap(next) {
+  // What was not there before: an item that is done has a result, and follow-ups.
+  for (const part of next.querySelectorAll("main > [data-live]")) {
+    if (document.getElementById(part.id)) continue;
+    let before = part.previousElementSibling;
+    while (before && !(before.id && document.getElementById(before.id))) before = before.previousElementSibling;
+    const fresh = document.importNode(part, true);
+    if (before) document.getElementById(before.id).after(fresh);
+    else document.getElementById("main").prepend(fresh);
+  }
   for (const part of document.querySelectorAll("[data-live]")) {
     const other = next.getElementById(part.id);
     if (!other) {
@@ -95,21 +117,38 @@ function swap(next) {
   }
 }
 
+// Only the last request counts: an earlier one may be answered later, and about another address.
+let last = 0;
+
 async function refresh(address = location.href) {
+  const number = ++last;
+  try {
+    await take(address, () => number === last);
+  } catch (error) {
+    if (number === last) throw error;
+  }
+}
+
+async function take(address, isLast) {
   asked = Date.now();
   const response = await fetch(address, {
     headers: { accept: "text/html" },
     cache: "no-store",
     signal: AbortSignal.timeout(patience),
   });
+  if (!isLast()) {
+    response.body?.cancel();
+    return;
+  }
   if (response.redirected || [401, 403, 404, 410].includes(response.status)) {
     // Signed out, here or by whoever revoked the key; or there is nothing any more.
     location.reload();
     return;
   }
   if (!response.ok) throw new Error(`status ${response.status}`);
-  const next = new DOMParser().parseFromString(await response.text(), "text/html");
-  swap(next);
+  const text = await response.text();
+  if (!isLast()) return;
+  swap(new DOMParser().parseFromString(text, "text/html"));
   readClock(document);
   tellTimes();
 }
@@ -258,6 +297,19 @@ function filterAsTyped() {
     search();
   });
 }
+
+// ---- how long a text may be: the store counts bytes, and a browser would count characters ----
+
+function tellLength(field) {
+  const most = Number(field.dataset.bytes);
+  const bytes = new TextEncoder().encode(field.value.trim()).length;
+  const says = `This takes ${bytes} bytes, and there is room for ${most}. Letters other than a to z take two bytes or more.`;
+  field.setCustomValidity(bytes > most ? says : "");
+}
+
+document.addEventListener("input", ({ target }) => {
+  if (target instanceof HTMLInputElement && target.dataset.bytes) tellLength(target);
+});
 
 for (const row of document.querySelectorAll("tr[data-rev]")) row.dataset.seen = row.dataset.rev;
 readClock(document);

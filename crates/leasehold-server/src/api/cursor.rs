@@ -1,5 +1,6 @@
 //! Where a listing continues, as clients carry it.
 
+use crate::access::Scope;
 use crate::serve::{Problem, Site};
 use leasehold_core::{LeaseName, MAX_NAME_BYTES};
 
@@ -38,9 +39,68 @@ pub fn before(prefix: &str) -> Option<LeaseName> {
     LeaseName::new(name).ok()
 }
 
+/// What the names begin with that somebody may see and looks for. A listing skips everything else, so that it costs no more for
+/// what lies in front of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beginnings(Vec<String>);
+
+impl Beginnings {
+    /// Of the names that a key is for.
+    pub fn of(scope: &Scope) -> Self {
+        Beginnings(scope.names.iter().map(|pattern| prefix(&pattern.to_string()).to_owned()).collect())
+    }
+
+    /// Of those among them that also begin with this.
+    #[must_use]
+    pub fn within(&self, prefix: &str) -> Self {
+        let both = |own: &String| match (own.starts_with(prefix), prefix.starts_with(own.as_str())) {
+            (true, _) => Some(own.clone()),
+            (false, true) => Some(prefix.to_owned()),
+            (false, false) => None,
+        };
+        Beginnings(self.0.iter().filter_map(both).collect())
+    }
+
+    /// Whether no name is among them.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Where a listing begins: just before the first of them; none at the first name of all.
+    pub fn first(&self) -> Option<LeaseName> {
+        before(self.0.iter().min()?)
+    }
+
+    /// Where a listing goes on after this name: there, or just before the next of them. None if there are no more.
+    pub fn after(&self, name: &LeaseName) -> Option<LeaseName> {
+        if self.0.iter().any(|beginning| name.as_str().starts_with(beginning.as_str())) {
+            return Some(name.clone());
+        }
+        let next = self.0.iter().filter(|beginning| beginning.as_str() > name.as_str()).min()?;
+        let before = before(next).filter(|before| before.as_str() > name.as_str());
+        Some(before.unwrap_or_else(|| name.clone()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listing_skips_to_the_next_names_that_are_looked_for() {
+        let beginnings = |texts: &[&str]| Beginnings(texts.iter().map(|&text| text.to_owned()).collect());
+        let some = beginnings(&["team-b/", "team-z/"]);
+        let name = |text: &str| LeaseName::new(text).unwrap();
+        assert!(some.first().unwrap().as_str() < "team-b/" && some.first().unwrap().as_str() > "team-a/zzz");
+        assert_eq!(some.after(&name("team-b/x")), Some(name("team-b/x")));
+        let next = some.after(&name("team-c/x")).unwrap();
+        assert!(next.as_str() < "team-z/" && next.as_str() > "team-y/zzz", "{next}");
+        assert_eq!(some.after(&name("zebra")), None);
+        assert_eq!(some.within("team-z/a"), beginnings(&["team-z/a"]));
+        assert_eq!(some.within("team"), some);
+        assert!(some.within("other").is_empty());
+        assert_eq!(beginnings(&[""]).first(), None);
+    }
 
     #[test]
     fn a_listing_of_a_prefix_begins_before_the_first_name_that_has_it() {

@@ -20,6 +20,9 @@ use leasehold_work::queue::{ItemId, Queue, protocol};
 use leasehold_work::schedule::requests::NewRequest;
 use std::collections::HashMap;
 
+/// How long a new holder has a lease that is handed off, if nothing else is asked for.
+const HAND_OFF: &str = "5m";
+
 /// A form for one order.
 #[derive(Debug, Clone)]
 pub struct OrderForm {
@@ -35,10 +38,14 @@ pub struct OrderForm {
     pub is_off: bool,
     /// The epoch that was seen.
     pub epoch: u64,
-    /// A field besides the reason.
-    pub field: Option<Field>,
+    /// Fields besides the reason.
+    pub fields: Vec<Field>,
     /// The pause that was seen, for the order that ends it.
     pub pause: Option<String>,
+    /// The reason, as far as it was typed.
+    pub why: String,
+    /// Whether its form is open from the beginning.
+    pub is_open: bool,
 }
 
 /// A field of a form.
@@ -49,12 +56,64 @@ pub struct Field {
     /// What it says beside it.
     pub label: &'static str,
     /// What is in it at first.
-    pub value: &'static str,
+    pub value: String,
+}
+
+/// What came of an order that was given on a page, for that page to show.
+pub struct Given<'a> {
+    /// In words.
+    pub told: Option<Notice>,
+    /// How the page is answered.
+    pub status: StatusCode,
+    /// What was typed, if nothing was done: it is offered again.
+    pub typed: Option<&'a Fields>,
+}
+
+impl Given<'_> {
+    /// No order, or one that was carried out.
+    pub fn told(told: Option<Notice>) -> Self {
+        Given { told, status: StatusCode::OK, typed: None }
+    }
+
+    /// Puts what was typed into the form that it was typed in, or tells it if that order is no longer offered.
+    pub fn fill(&mut self, mut orders: Vec<OrderForm>) -> Vec<OrderForm> {
+        let Some(typed) = self.typed else { return orders };
+        let why = typed.exact("why").unwrap_or_default();
+        let same = orders.iter_mut().find(|order| Some(order.word) == typed.get("order") && !order.is_off);
+        if let Some(order) = same {
+            (order.is_open, order.why) = (true, why.to_owned());
+            for field in &mut order.fields {
+                field.value = typed.exact(field.name).unwrap_or_default().to_owned();
+            }
+        } else if let Some(told) = self.told.as_mut().filter(|_| !why.trim().is_empty()) {
+            told.text.push_str(&format!(" You wrote: {why}"));
+        }
+        orders
+    }
 }
 
 impl OrderForm {
     const fn new(word: &'static str, label: &'static str, epoch: u64, explain: &'static str) -> Self {
-        OrderForm { word, label, explain, is_grave: false, is_off: false, epoch, field: None, pause: None }
+        OrderForm {
+            word,
+            label,
+            explain,
+            is_grave: false,
+            is_off: false,
+            epoch,
+            fields: Vec::new(),
+            pause: None,
+            why: String::new(),
+            is_open: false,
+        }
+    }
+
+    /// Where the reason is read.
+    pub fn place_of_why(&self) -> &'static str {
+        match self.word {
+            "drain" | "pause" | "resume" | "trigger" => "shown on this page",
+            _ => "for the history",
+        }
     }
 
     fn grave(self) -> Self {
@@ -67,7 +126,8 @@ impl OrderForm {
     }
 
     fn with(self, name: &'static str, label: &'static str, value: &'static str) -> Self {
-        OrderForm { field: Some(Field { name, label, value }), ..self }
+        let field = Field { name, label, value: value.to_owned() };
+        OrderForm { fields: self.fields.into_iter().chain([field]).collect(), ..self }
     }
 }
 
@@ -79,13 +139,16 @@ pub fn lease_orders(record: &Ownership, now: Timestamp) -> Vec<OrderForm> {
     let epoch = record.epoch.get();
     let is_held = record.live_tenure(now).is_some();
     let drain = "Asks the holder to finish, and lets nobody new in meanwhile.";
-    let hand_off = "Takes it from whoever has it and gives it to a new holder, whose token is shown once.";
+    let hand_off = "Takes it from whoever has it and gives it to a new holder, whose token is shown once. The new holder loses it \
+                    when this time is over, unless it renews it before.";
     let revoke =
         "The running command is killed at once. Anyone may acquire the lease next; stale writes are refused by guards.";
     let drain = OrderForm::new("drain", "Ask to finish", epoch, drain).with("within", "Within", "10m");
     let mut orders = vec![drain.off_unless(is_held)];
     orders.extend(pause_orders(record));
-    let hand_off = OrderForm::new("hand-off", "Hand off", epoch, hand_off).with("to", "New holder", "");
+    let hand_off = OrderForm::new("hand-off", "Hand off", epoch, hand_off)
+        .with("to", "New holder", "")
+        .with("ttl", "For", HAND_OFF);
     let revoke = OrderForm::new("revoke", "Revoke", epoch, revoke);
     orders.extend([hand_off, revoke].map(|order| order.grave().off_unless(is_held)));
     orders
@@ -152,14 +215,14 @@ pub async fn on_lease(
     match give(&visit, &name, &fields, epoch, true).await {
         Ok(None) => Ok(done(&visit.frame.to(format!("lease/{name}")), &fields)),
         Ok(Some(token)) => {
-            let text = "Handed off. This is the new holder's token; it is shown this once.";
+            let ttl = fields.get("ttl").unwrap_or(HAND_OFF);
+            let text = format!(
+                "Handed off for {ttl}, unless it is renewed. This is the new holder's token; it is shown this once."
+            );
             let told = Notice { token: Some(token), ..Notice::good(text) };
-            lease::show(&visit, &name, Some(told), StatusCode::OK).await
+            lease::show(&visit, &name, Given::told(Some(told))).await
         }
-        Err(error) => {
-            let (status, told) = refused(error)?;
-            lease::show(&visit, &name, Some(told), status).await
-        }
+        Err(error) => lease::show(&visit, &name, refused(error, &fields)?).await,
     }
 }
 
@@ -168,40 +231,37 @@ pub async fn on_job(visit: Visit, Path(path): Path<HashMap<String, String>>, bod
     let name = name_in(&path)?;
     let (fields, epoch) = allowed(&visit, name.as_str(), &body).await?;
     if fields.get("order") == Some("trigger") {
-        let Err((status, told)) = trigger(&visit, &name, &fields, epoch).await? else {
-            return Ok(done(&visit.frame.to(format!("job/{name}")), &fields));
+        return match trigger(&visit, &name, &fields, epoch).await? {
+            None => Ok(done(&visit.frame.to(format!("job/{name}")), &fields)),
+            Some(given) => runs::show(&visit, &name, None, given).await,
         };
-        return runs::show(&visit, &name, None, Some(told), status).await;
     }
     match give(&visit, &name, &fields, epoch, false).await {
         Ok(_) => Ok(done(&visit.frame.to(format!("job/{name}")), &fields)),
-        Err(error) => {
-            let (status, told) = refused(error)?;
-            runs::show(&visit, &name, None, Some(told), status).await
-        }
+        Err(error) => runs::show(&visit, &name, None, refused(error, &fields)?).await,
     }
 }
 
-/// Asks for a run of a job. The inner error is what the page shows of a request that was refused.
-async fn trigger(
+/// Asks for a run of a job. If that is refused, what the page shows of it.
+async fn trigger<'a>(
     visit: &Visit,
     job: &LeaseName,
-    fields: &Fields,
+    fields: &'a Fields,
     epoch: Epoch,
-) -> Result<Result<(), (StatusCode, Notice)>, Problem> {
+) -> Result<Option<Given<'a>>, Problem> {
     let why = match fields.why() {
         Ok(why) => why,
-        Err(error) => return refused(error).map(Err),
+        Err(error) => return refused(error, fields).map(Some),
     };
     let new = NewRequest { id: Nonce::random(), job: job.clone(), epoch, by: visit.who(), why };
     match visit.ask_for_run(new).await {
-        Ok(_) => Ok(Ok(())),
+        Ok(_) => Ok(None),
         Err(problem) if problem.status() == StatusCode::CONFLICT => {
             let text = format!(
                 "Nothing was done: {}. The current state is shown below; review it and try again.",
                 problem.detail()
             );
-            Ok(Err((StatusCode::CONFLICT, Notice::bad(text))))
+            Ok(Some(Given { told: Some(Notice::bad(text)), status: StatusCode::CONFLICT, typed: Some(fields) }))
         }
         Err(problem) => Err(problem),
     }
@@ -228,7 +288,7 @@ async fn give(
         "drain" if takes_away => Order::Drain { within: fields.get("within").unwrap_or("10m").parse()? },
         "hand-off" if takes_away => {
             let to = HolderId::new(Some(Label::named("new holder", fields.get("to").unwrap_or_default())?));
-            Order::HandOff { to, ttl: fields.get("ttl").unwrap_or("5m").parse::<Ttl>()? }
+            Order::HandOff { to, ttl: fields.get("ttl").unwrap_or(HAND_OFF).parse::<Ttl>()? }
         }
         other => return Err(Error::invalid("order", other, "there is no such order here")),
     };
@@ -254,10 +314,7 @@ pub async fn on_item(
     let queue = Queue::new(visit.coordinator.store().clone(), queue);
     match order_item(&visit, &queue, &id, &fields, epoch).await {
         Ok(()) => Ok(done(&visit.frame.to(format!("item/{}/{id}", queue.name())), &fields)),
-        Err(error) => {
-            let (status, told) = refused(error)?;
-            item::show(&visit, &queue, &id, false, Some(told), status).await
-        }
+        Err(error) => item::show(&visit, &queue, &id, false, refused(error, &fields)?).await,
     }
 }
 
@@ -272,11 +329,11 @@ async fn order_item(visit: &Visit, queue: &Queue, id: &ItemId, fields: &Fields, 
 }
 
 /// What is shown on the page itself: what was refused, or was wrong in the form. The rest is a problem of its own.
-fn refused(error: Error) -> Result<(StatusCode, Notice), Problem> {
+fn refused(error: Error, fields: &Fields) -> Result<Given<'_>, Problem> {
     let status = match error.kind() {
         Kind::Fenced | Kind::Lost | Kind::Contended => StatusCode::CONFLICT,
         Kind::Invalid => StatusCode::BAD_REQUEST,
         _ => return Err(error.into()),
     };
-    Ok((status, Notice::bad(error.to_string())))
+    Ok(Given { told: Some(Notice::bad(error.to_string())), status, typed: Some(fields) })
 }

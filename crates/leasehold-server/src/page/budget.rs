@@ -11,8 +11,10 @@ pub const LEASES: usize = 100;
 pub const SEARCH_STEP: usize = 250;
 /// How many steps a search takes before it asks whether to look further.
 pub const SEARCH_STEPS: usize = 4;
-/// Reads of the leases' page: the steps of a search, the names that begin with what was typed, and the name itself.
-pub const LEASES_READS: u64 = SEARCH_STEPS as u64 + 2;
+/// How many steps it takes among the names that begin with what was typed.
+pub const BEGIN_STEPS: usize = 2;
+/// Reads of the leases' page: the steps of a search, and those among the names that begin with what was typed.
+pub const LEASES_READS: u64 = (SEARCH_STEPS + BEGIN_STEPS) as u64;
 /// How many epochs of a lease's history are shown.
 pub const EPOCHS: u64 = 48;
 /// How many fences are looked at for those of a lease.
@@ -40,7 +42,7 @@ pub const FIRST_STEP: usize = 101;
 /// Reads of a queue's throughput beside those of its items: the places where items are likely that ended lately.
 pub const RECENT_READS: u64 = super::throughput::LOOKS;
 /// Reads of the queues' page: their names, and of each what is in its line, its first items, and those that ended lately.
-pub const QUEUES_READS: u64 = 1 + QUEUES as u64 * (PARTS * COUNT_READS + 1 + RECENT_READS);
+pub const QUEUES_READS: u64 = SEARCH_STEPS as u64 + QUEUES as u64 * (PARTS * COUNT_READS + 1 + RECENT_READS);
 /// How many items a page of a queue looks at, at once and in all.
 pub const ITEMS_STEP: usize = 250;
 /// How often.
@@ -56,7 +58,7 @@ pub const ITEM_READS: u64 = 1;
 /// How many jobs a page shows.
 pub const JOBS: usize = 25;
 /// Reads of the jobs' page: the definitions, and of each job its lease and its journal.
-pub const JOBS_READS: u64 = 1 + 2 * JOBS as u64;
+pub const JOBS_READS: u64 = SEARCH_STEPS as u64 + 2 * JOBS as u64;
 /// Reads of the page of a job's runs: its lease, its journal, its definition, the requests for runs, and one output.
 pub const RUNS_READS: u64 = 5;
 /// How many round trips are timed.

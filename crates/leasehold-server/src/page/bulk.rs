@@ -1,7 +1,8 @@
 //! Orders about many dead letters of one reason: they are counted and shown first, then these and no others are acted on.
 //!
 //! Promise: the form names each item with the epoch that it was counted at. Newcomers are not in it; what has changed since is
-//! left as it is, and counted. Non-promise: one order is not one step. What was done before the store failed stays done.
+//! left as it is, and counted. An order that has begun goes on though its browser leaves, and the log has the beginning and the end
+//! of each purge. Non-promise: one order is not one step. What was done before the store failed stays done.
 
 use super::budget::BULK;
 use super::form::{Fields, in_query};
@@ -11,15 +12,15 @@ use super::notice;
 use super::queues::{DeadLetters, queue_in, search};
 use super::times::thousands;
 use super::visit::Visit;
-use crate::access::Verb;
-use crate::serve::Problem;
+use crate::access::{KeyId, Verb};
+use crate::serve::{Problem, Waiter};
 use askama::Template;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
 use axum::response::Response;
 use leasehold_core::item::{Item, ItemName, QueueName};
-use leasehold_core::{Epoch, Error, Kind, LeaseName, Why};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Who, Why};
 use leasehold_work::queue::{ItemId, Queue, protocol};
 use std::collections::HashMap;
 
@@ -90,6 +91,32 @@ struct ConfirmPage {
     is_partial: bool,
     items: String,
     action: String,
+    /// What was typed and what is wrong with it.
+    why: String,
+    refused: Option<String>,
+}
+
+impl ConfirmPage {
+    fn new(visit: &Visit, queue: &QueueName, order: BulkOrder, reason: &str, count: usize, items: String) -> Self {
+        ConfirmPage {
+            queue: queue.to_string(),
+            reason: reason.to_owned(),
+            order: order.word(),
+            label: order.label(),
+            explain: order.explain(),
+            is_grave: order == BulkOrder::Purge,
+            count: thousands(count as u64),
+            is_one: count == 1,
+            of: None,
+            looked_at: String::new(),
+            is_partial: false,
+            items,
+            action: visit.frame.to(format!("queue/{queue}/dead-letters")),
+            why: String::new(),
+            refused: None,
+            frame: visit.frame.clone(),
+        }
+    }
 }
 
 /// Counts, and asks for a reason.
@@ -110,20 +137,10 @@ pub async fn confirm(
     let letters = dead.remove(reason).unwrap_or_default();
     let meant = letters.len().min(BULK);
     let page = ConfirmPage {
-        queue: name.to_string(),
-        reason: reason.to_owned(),
-        order: order.word(),
-        label: order.label(),
-        explain: order.explain(),
-        is_grave: order == BulkOrder::Purge,
-        count: thousands(meant as u64),
-        is_one: meant == 1,
         of: (meant < letters.len()).then(|| thousands(letters.len() as u64)),
         looked_at: thousands(looked_at),
         is_partial: next.is_some(),
-        items: written(&letters[..meant]),
-        action: visit.frame.to(format!("queue/{name}/dead-letters")),
-        frame: visit.frame.clone(),
+        ..ConfirmPage::new(&visit, &name, order, reason, meant, written(&letters[..meant]))
     };
     Ok(frame::send(StatusCode::OK, &page))
 }
@@ -152,60 +169,125 @@ struct Acted {
 }
 
 /// Acts on what was counted.
-pub async fn act(visit: Visit, Path(path): Path<HashMap<String, String>>, body: Bytes) -> Result<Response, Problem> {
+pub async fn act(
+    visit: Visit,
+    place: Waiter,
+    Path(path): Path<HashMap<String, String>>,
+    body: Bytes,
+) -> Result<Response, Problem> {
     let name = queue_in(&path)?;
     let fields = Fields::of_body(&body)?;
     visit.check(fields.get("token").unwrap_or_default()).await?;
     visit.caller.may(Verb::Operate, &visit.namespace, Some(name.as_str()))?;
     let order = BulkOrder::parse(fields.get("order").unwrap_or_default())?;
     let items = counted(fields.get("items").unwrap_or_default())?;
-    let why = fields.why()?;
+    let why = match fields.why() {
+        Ok(why) => why,
+        Err(error) => return Ok(ask_again(&visit, &name, order, &fields, items.len(), &error)),
+    };
+    let of = items.len() as u64;
     let queue = Queue::new(visit.coordinator.store().clone(), name.clone());
-    let (mut acted, mut trouble) = (Acted::default(), None);
-    for (id, epoch) in &items {
-        match one(&visit, &queue, order, id, *epoch, &why).await {
-            Ok(true) => acted.done += 1,
-            Ok(false) => acted.left += 1,
-            Err(error) => {
-                trouble = Some(error);
-                break;
-            }
-        }
-    }
-    if order == BulkOrder::Purge {
-        // What is gone has no history to write it in.
-        let (key, queue, items) = (visit.caller.key.as_str(), name.as_str(), acted.done);
-        tracing::info!(key, queue, items, why = why.as_str(), "purged");
-    }
+    let work = Work { queue, order, items, who: visit.who(), key: visit.caller.key.clone(), why };
+    // To its end, whether or not the browser still waits. It keeps its place among the requests under way for as long.
+    let working = tokio::spawn(async move {
+        let ended = work.carry_out().await;
+        drop(place);
+        ended
+    });
+    let (acted, trouble) = working.await.map_err(|_| {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "the order broke off; count again to see what is left",
+        )
+    })?;
     if let Some(error) = trouble {
-        return Err(broken_off(order, acted, items.len() as u64, error));
+        return Err(broken_off(order, acted, of, error));
     }
     let Acted { done, left } = acted;
     let told = format!("done={}&items={done}&left={left}", order.word());
     Ok(notice::and_tell(&visit.frame.to(format!("queue/{name}")), &told))
 }
 
-/// Acts on one; false if it is no longer as it was counted, or must stay.
-async fn one(
+/// The same form with what was typed, and what is wrong with it.
+fn ask_again(
     visit: &Visit,
-    queue: &Queue,
+    name: &QueueName,
     order: BulkOrder,
-    id: &ItemId,
-    epoch: Epoch,
-    why: &Why,
-) -> Result<bool, Error> {
-    let ordered = match order {
-        BulkOrder::Purge => return queue.purge_dead_letter(id, epoch).await,
-        BulkOrder::Retry => {
-            let order = protocol::Order::Retry { past: None };
-            queue.operate(id, visit.who(), why.clone(), Some(epoch), order).await
-        }
+    fields: &Fields,
+    count: usize,
+    error: &Error,
+) -> Response {
+    let page = ConfirmPage {
+        refused: Some(error.to_string()),
+        why: fields.exact("why").unwrap_or_default().to_owned(),
+        ..ConfirmPage::new(
+            visit,
+            name,
+            order,
+            fields.exact("reason").unwrap_or_default(),
+            count,
+            fields.get("items").unwrap_or_default().to_owned(),
+        )
     };
-    match ordered {
-        Ok(_) => Ok(true),
-        // Refused on the record as it is now: another epoch, finished otherwise, or gone.
-        Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Invalid) => Ok(false),
-        Err(error) => Err(error),
+    frame::send(StatusCode::BAD_REQUEST, &page)
+}
+
+/// An order that was confirmed.
+struct Work {
+    queue: Queue,
+    order: BulkOrder,
+    items: Vec<(ItemId, Epoch)>,
+    who: Who,
+    key: KeyId,
+    why: Why,
+}
+
+impl Work {
+    /// Acts on one after the other until the store fails. What is purged has no history, so the log says who removed it and why:
+    /// before the first item, because a server may be killed before the last.
+    async fn carry_out(&self) -> (Acted, Option<Error>) {
+        let (key, queue, why) = (self.key.as_str(), self.queue.name().as_str(), self.why.as_str());
+        let is_purge = self.order == BulkOrder::Purge;
+        if is_purge {
+            tracing::info!(key, queue, counted = self.items.len(), why, "purging dead letters");
+        }
+        let (mut acted, mut trouble) = (Acted::default(), None);
+        for (id, epoch) in &self.items {
+            match self.one(id, *epoch).await {
+                Ok(true) => acted.done += 1,
+                Ok(false) => acted.left += 1,
+                Err(error) => {
+                    trouble = Some(error);
+                    break;
+                }
+            }
+        }
+        if is_purge {
+            let Acted { done: items, left } = acted;
+            match &trouble {
+                None => tracing::info!(key, queue, items, left, why, "purged dead letters"),
+                Some(error) => tracing::warn!(key, queue, items, left, why, "a purge was interrupted: {error}"),
+            }
+        }
+        (acted, trouble)
+    }
+
+    /// Acts on one; false if it is no longer as it was counted, or must stay.
+    async fn one(&self, id: &ItemId, epoch: Epoch) -> Result<bool, Error> {
+        let ordered = match self.order {
+            BulkOrder::Purge => return self.queue.purge_dead_letter(id, epoch).await,
+            BulkOrder::Retry => {
+                let order = protocol::Order::Retry { past: None };
+                self.queue.operate(id, self.who.clone(), self.why.clone(), Some(epoch), order).await
+            }
+        };
+        match ordered {
+            Ok(_) => Ok(true),
+            // Refused on the record as it is now: another epoch, finished otherwise, or gone.
+            Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Invalid) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Hints that something of a namespace may have changed, as a stream of events.
 //!
 //! One task per namespace and server looks for all streams, and only while there are any. It compares the revisions of a bounded
-//! number of records. Every few seconds it hints anyway: what lies beyond that number changes too. Each stream also looks at what
-//! the page that has it is about ([`Subject`]).
+//! number of records. Every few seconds it hints anyway: what lies beyond that number changes too. What the page that has a stream
+//! is about ([`Subject`]) is looked at more closely, by one task for all streams that are about it.
 //!
 //! Promise: hints only. They may be late, doubled or missing; a page that hears one reads for itself, as often as
 //! [`FLOOR`] allows.
@@ -10,7 +10,7 @@
 use super::Shared;
 use super::budget::WATCHED;
 use super::form::Fields;
-use super::subject::Subject;
+use super::subject::{About, Subject};
 use super::visit::Visit;
 use crate::access::Verb;
 use crate::serve::{Problem, Waiter, Waiting};
@@ -22,13 +22,13 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 use leasehold_core::store::Range;
-use leasehold_core::{Coordinator, Shelf};
+use leasehold_core::{Coordinator, Shelf, Store};
 use leasehold_stores::Namespace;
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -41,23 +41,63 @@ const ANYWAY: u32 = 15;
 /// So that proxies see that the stream lives.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// The number of hints so far, for each namespace that somebody watches.
+/// The number of hints so far, for each namespace that somebody watches, and for each single thing in one.
 #[derive(Debug, Default)]
-pub struct Pulses(Mutex<HashMap<Namespace, watch::Receiver<u64>>>);
+pub struct Pulses(Mutex<HashMap<(Namespace, Option<About>), watch::Receiver<u64>>>);
 
 impl Pulses {
     /// Hints of this namespace. The first to ask starts the task that looks.
     fn follow(&self, namespace: &Namespace, coordinator: &Coordinator) -> watch::Receiver<u64> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.get_or_start((namespace.clone(), None), |hints| {
+            tokio::spawn(look(coordinator.clone(), hints));
+        })
+    }
+
+    /// Hints of this one thing, however many streams are about it.
+    async fn follow_one(&self, namespace: &Namespace, store: &Arc<dyn Store>, about: About) -> watch::Receiver<u64> {
+        let key = (namespace.clone(), Some(about.clone()));
+        let running = self.all().get(&key).filter(|pulse| pulse.has_changed().is_ok()).cloned();
+        if let Some(mut pulse) = running {
+            pulse.mark_unchanged();
+            return pulse;
+        }
+        // As it is before the stream begins. Whoever was faster has started the task meanwhile.
+        let subject = Subject::new(store.clone(), about).await;
+        self.get_or_start(key, |hints| {
+            tokio::spawn(look_at_one(subject, hints));
+        })
+    }
+
+    fn get_or_start(
+        &self,
+        key: (Namespace, Option<About>),
+        start: impl FnOnce(watch::Sender<u64>),
+    ) -> watch::Receiver<u64> {
+        let mut all = self.all();
         // A task that has ended has dropped its side.
         all.retain(|_, pulse| pulse.has_changed().is_ok());
-        if let Some(pulse) = all.get(namespace) {
-            return pulse.clone();
-        }
-        let (hints, pulse) = watch::channel(0);
-        all.insert(namespace.clone(), pulse.clone());
-        tokio::spawn(look(coordinator.clone(), hints));
+        let pulse = all.entry(key).or_insert_with(|| {
+            let (hints, pulse) = watch::channel(0);
+            start(hints);
+            pulse
+        });
+        let mut pulse = pulse.clone();
+        // What changed before is on the page already.
+        pulse.mark_unchanged();
         pulse
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<(Namespace, Option<About>), watch::Receiver<u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at one thing for as long as anybody but the list above listens.
+async fn look_at_one(mut subject: Subject, hints: watch::Sender<u64>) {
+    while hints.receiver_count() > 1 {
+        if subject.has_changed().await {
+            hints.send_modify(|count| *count += 1);
+        }
     }
 }
 
@@ -101,9 +141,13 @@ pub async fn stream(
         visit.caller.may(Verb::Read, &visit.namespace, None)?;
     }
     let pulse = shared.pulses.follow(&visit.namespace, &visit.coordinator);
-    let subject = match Fields::of_query(query.as_deref()).get("about") {
+    let about = match Fields::of_query(query.as_deref()).get("about") {
         // A page that cannot be read shows why by itself.
-        Some(path) => Subject::of(&visit, path).await.ok().flatten(),
+        Some(path) => About::of(&visit, path).ok().flatten(),
+        None => None,
+    };
+    let subject = match about {
+        Some(about) => Some(shared.pulses.follow_one(&visit.namespace, visit.coordinator.store(), about).await),
         None => None,
     };
     let events = hints(waiter.begin()?, pulse, subject);
@@ -117,7 +161,7 @@ pub async fn stream(
 fn hints(
     waiting: Waiting,
     pulse: watch::Receiver<u64>,
-    subject: Option<Subject>,
+    subject: Option<watch::Receiver<u64>>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let floor = u64::try_from(FLOOR.as_millis()).unwrap_or(u64::MAX);
     // The first event says how often a page may be read, and how soon to come back when the stream breaks.
@@ -125,22 +169,50 @@ fn hints(
     stream::unfold((Some(first), waiting, pulse, subject), |(first, mut waiting, mut pulse, mut subject)| async move {
         let event = match first {
             Some(first) => first,
-            None => tokio::select! {
-                _ = waiting.over() => return None,
-                changed = pulse.changed() => match changed {
-                    Ok(()) => Event::default().event("changed").data(pulse.borrow_and_update().to_string()),
-                    Err(_) => return None,
-                },
-                () = changed(subject.as_mut()) => Event::default().event("changed").data(pulse.borrow().to_string()),
-            },
+            None => {
+                let changed = tokio::select! {
+                    _ = waiting.over() => return None,
+                    changed = pulse.changed() => changed,
+                    changed = changed(subject.as_mut()) => changed,
+                };
+                changed.ok()?;
+                Event::default().event("changed").data(pulse.borrow().to_string())
+            }
         };
         Some((Ok(event), (None, waiting, pulse, subject)))
     })
 }
 
-async fn changed(subject: Option<&mut Subject>) {
+async fn changed(subject: Option<&mut watch::Receiver<u64>>) -> Result<(), watch::error::RecvError> {
     match subject {
         Some(subject) => subject.changed().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Key, MemoryStore};
+
+    #[tokio::test]
+    async fn streams_about_the_same_thing_share_one_look() {
+        let (pulses, namespace) = (Pulses::default(), Namespace::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let mail = || About::Line("mail".parse().unwrap());
+        let first = pulses.follow_one(&namespace, &store, mail()).await;
+        let mut second = pulses.follow_one(&namespace, &store, mail()).await;
+        assert!(first.same_channel(&second));
+        let other = About::Records(vec![Key::new(Shelf::Lease, &"mail".parse().unwrap())]);
+        let third = pulses.follow_one(&namespace, &store, other).await;
+        assert!(!first.same_channel(&third));
+        let elsewhere: Namespace = "elsewhere".parse().unwrap();
+        assert!(!first.same_channel(&pulses.follow_one(&elsewhere, &store, mail()).await));
+        let position: leasehold_core::LeaseName = "mail/4/000000000000001/k.a/1".parse().unwrap();
+        store.swap(&Key::new(Shelf::Line, &position), None, b"x").await.unwrap();
+        second.changed().await.unwrap();
+        // Whoever comes later is not told what the page has seen already.
+        let late = pulses.follow_one(&namespace, &store, mail()).await;
+        assert!(late.same_channel(&second) && !late.has_changed().unwrap());
     }
 }

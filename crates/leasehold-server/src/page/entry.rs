@@ -2,7 +2,7 @@
 
 use super::form::Fields;
 use super::frame::{self, Frame};
-use super::visit::{SESSION, VISITOR, Visit, cookie, frame_for, is_secure, prefix};
+use super::visit::{KNOWN, SESSION, VISITOR, Visit, cookie, frame_for, is_secure, prefix};
 use crate::access::seal::{LASTS, random_text};
 use crate::access::{Caller, Denied, Namespaces, Refused, Verb};
 use crate::serve::{Problem, Site};
@@ -13,6 +13,10 @@ use axum::http::header::{COOKIE, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use leasehold_stores::Namespace;
+use std::time::Duration;
+
+/// How long it is told that a session has ended.
+const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Template)]
 #[template(path = "sign-in.html")]
@@ -21,6 +25,8 @@ struct SignIn {
     next: String,
     /// Why the last attempt failed.
     refused: Option<String>,
+    /// Whether there was a session before, which has ended by itself.
+    has_ended: bool,
 }
 
 #[derive(Template)]
@@ -59,7 +65,8 @@ pub async fn home(
     let known = cookie(&headers, VISITOR).filter(|text| text.len() > 20).map(str::to_owned);
     let visitor = known.clone().unwrap_or_else(random_text);
     let frame = Frame { base: base.clone(), token: seal.token(&visitor), ..Frame::default() };
-    let page = SignIn { frame, next: next(&fields), refused };
+    let has_ended = refused.is_none() && cookie(&headers, KNOWN).is_some_and(|known| !known.is_empty());
+    let page = SignIn { frame, next: next(&fields), refused, has_ended };
     let mut response = frame::send(StatusCode::OK, &page);
     if known.is_none() {
         set_cookie(&mut response, VISITOR, &visitor, &base, "")?;
@@ -110,7 +117,7 @@ pub async fn sign_in(
     let visitor = cookie(&headers, VISITOR).unwrap_or_default();
     let page = |refused: String| {
         let frame = Frame { base: base.clone(), token: seal.token(visitor), ..Frame::default() };
-        SignIn { frame, next: next(&fields), refused: Some(refused) }
+        SignIn { frame, next: next(&fields), refused: Some(refused), has_ended: false }
     };
     if visitor.is_empty() || !seal.is_token(visitor, fields.get("token").unwrap_or_default()) {
         let why = if headers.contains_key(COOKIE) { "this form is too old" } else { "your browser keeps no cookies" };
@@ -138,6 +145,7 @@ pub async fn sign_in(
     let mut response = Redirect::to(next).into_response();
     let secure = if is_secure(&headers) { "; Secure" } else { "" };
     set_cookie(&mut response, SESSION, &session, &base, &format!("; Max-Age={}{secure}", LASTS.as_secs()))?;
+    set_cookie(&mut response, KNOWN, "yes", &base, &format!("; Max-Age={}{secure}", REMEMBERED.as_secs()))?;
     Ok(response)
 }
 
@@ -155,6 +163,7 @@ pub async fn sign_out(
     let mut response = Redirect::to(if base.is_empty() { "/" } else { &base }).into_response();
     if seal.is_token(session, Fields::of_body(&body)?.get("token").unwrap_or_default()) {
         set_cookie(&mut response, SESSION, "", &base, "; Max-Age=0")?;
+        set_cookie(&mut response, KNOWN, "", &base, "; Max-Age=0")?;
     }
     Ok(response)
 }

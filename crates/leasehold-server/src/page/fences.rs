@@ -34,7 +34,7 @@ pub struct Fences {
     pub found: Vec<Fence>,
     /// Those that cannot be read: they may be of this lease.
     pub damaged: Vec<String>,
-    /// How many were looked at.
+    /// How many that the visitor may see were looked at.
     pub looked_at: String,
     /// Where to look further, if there are more.
     pub next: Option<LeaseName>,
@@ -52,16 +52,19 @@ impl Fences {
         let mut fences = Fences {
             found: Vec::new(),
             damaged: Vec::new(),
-            looked_at: thousands(page.entries.len() as u64),
+            looked_at: String::new(),
             next: page.entries.last().filter(|_| page.more).map(|(name, _)| name.clone()),
         };
+        let mut looked_at = 0;
         for (name, value) in &page.entries {
             let (scheme, resource) = name.as_str().split_once('/').unwrap_or(("", name.as_str()));
             // A key is for resources by their names, as it is for leases.
             if visit.sees(resource) {
+                looked_at += 1;
                 fences.see(visit, name, format!("{scheme}:{resource}"), value, lease, record);
             }
         }
+        fences.looked_at = thousands(looked_at);
         Ok(fences)
     }
 

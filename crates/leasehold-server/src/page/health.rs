@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use leasehold_core::store::{Class, ClockSource, Reach, Remark, Store, Watching};
-use leasehold_core::{Key, LeaseName, Shelf, Timestamp};
+use leasehold_core::{Key, Kind, LeaseName, Shelf, Timestamp};
 use leasehold_work::presence::{self, Presence, Role};
 use leasehold_work::schedule::Definitions;
 use std::collections::BTreeMap;
@@ -66,9 +66,9 @@ struct HealthPage {
     class: &'static str,
     class_words: &'static str,
     settings: Vec<Setting>,
-    fastest: String,
     median: String,
-    slowest: String,
+    /// The fastest and the slowest, if they differ.
+    spread: Option<(String, String)>,
     is_slow: bool,
     waiters: String,
     processes: Vec<ProcessRow>,
@@ -81,7 +81,10 @@ struct HealthPage {
 /// The page.
 pub async fn page(visit: Visit, State(site): State<Site>) -> Result<Response, Problem> {
     let store = visit.coordinator.store().clone();
-    let late = |_| Problem::overloaded("the store did not answer within 5 s");
+    let late = |_| {
+        let kind = Kind::Unavailable.as_str();
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, "the store did not answer within 5 s")
+    };
     let survey = tokio::time::timeout(PATIENCE, store.survey()).await.map_err(late)??;
     let (trips, now) = tokio::time::timeout(PATIENCE, round_trips(&visit)).await.map_err(late)??;
     let can = store.capabilities();
@@ -98,9 +101,8 @@ pub async fn page(visit: Visit, State(site): State<Site>) -> Result<Response, Pr
         class,
         class_words,
         settings: settings(store.as_ref(), survey.remarks),
-        fastest: at(0),
         median: at(trips.len() / 2),
-        slowest: at(trips.len().saturating_sub(1)),
+        spread: Some((at(0), at(trips.len().saturating_sub(1)))).filter(|(fastest, slowest)| fastest != slowest),
         is_slow: trips.get(trips.len() / 2).is_some_and(|median| *median > Duration::from_millis(250)),
         waiters: thousands(site.waiters() as u64),
         processes,
@@ -204,13 +206,17 @@ fn settings(store: &dyn Store, remarks: Vec<Remark>) -> Vec<Setting> {
     facts.into_iter().chain(remarks).collect()
 }
 
-/// Machines in the first leases and jobs; how many leases were looked at, and whether there are more.
+/// Machines in the first leases and jobs that the visitor may see; how many leases that is, and whether there may be more.
 async fn machines(visit: &Visit) -> Result<(BTreeMap<String, Machine>, usize, bool), Problem> {
     let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
-    let listing = visit.coordinator.list(None, MACHINES).await?;
-    let looked_at = listing.entries.len();
-    for (name, lease) in listing.entries {
-        let Some(lease) = lease.ok().filter(|_| visit.sees(name.as_str())) else { continue };
+    let begin = visit.reach().first();
+    let listing = visit.coordinator.list(begin.as_ref(), MACHINES).await?;
+    let last = listing.entries.last().map(|(name, _)| name.clone());
+    let is_more = listing.more && last.is_some_and(|last| visit.reach().after(&last).is_some());
+    let mut looked_at = 0;
+    for (_, lease) in listing.entries.into_iter().filter(|(name, _)| visit.sees(name.as_str())) {
+        looked_at += 1;
+        let Ok(lease) = lease else { continue };
         let live = lease.record.live_tenure(lease.now);
         for transfer in lease.record.transfers.iter() {
             let Some(to) = &transfer.to else { continue };
@@ -225,11 +231,12 @@ async fn machines(visit: &Visit) -> Result<(BTreeMap<String, Machine>, usize, bo
             machine.heard = machine.heard.max(Some(Timestamp::from_millis(renewed)));
         }
     }
-    let (jobs, _) = Definitions::new(visit.coordinator.clone()).page(None, MACHINES).await?;
-    for (_, definition) in jobs.iter().filter(|(name, _)| visit.sees(name.as_str())) {
+    let (jobs, _) = Definitions::new(visit.coordinator.clone()).page(begin.as_ref(), MACHINES).await?;
+    let seen = jobs.iter().filter(|(name, _)| visit.sees(name.as_str()));
+    for definition in seen.filter_map(|(_, definition)| definition.as_ref().ok()) {
         let machine = machines.entry(definition.host.clone()).or_default();
         machine.publishes += 1;
         machine.heard = machine.heard.max(Some(definition.at));
     }
-    Ok((machines, looked_at, listing.more))
+    Ok((machines, looked_at, is_more))
 }

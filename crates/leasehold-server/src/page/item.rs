@@ -1,6 +1,6 @@
 //! One item of a queue: its attempts, its checkpoint, what came after it. What it carries is hidden until it is asked for.
 
-use super::act::{OrderForm, item_orders};
+use super::act::{Given, OrderForm, item_orders};
 use super::form::Fields;
 use super::frame::{self, Frame};
 use super::lease::Notice;
@@ -10,7 +10,6 @@ use crate::remote::{knows_origin, knows_queue};
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::{Path, RawQuery};
-use axum::http::StatusCode;
 use axum::response::Response;
 use leasehold_core::item::{Item, Payload, QueueName, State};
 use leasehold_work::queue::{Inspection, ItemId, Queue};
@@ -89,7 +88,7 @@ pub async fn page(
     let fields = Fields::of_query(query.as_deref());
     let is_shown = fields.get("payload") == Some("shown");
     let queue = Queue::new(visit.coordinator.store().clone(), queue);
-    show(&visit, &queue, &id, is_shown, Notice::by_word(&visit.noticed), StatusCode::OK).await
+    show(&visit, &queue, &id, is_shown, Given::told(Notice::by_word(&visit.noticed))).await
 }
 
 /// The page, with what came of an order.
@@ -98,17 +97,18 @@ pub async fn show(
     queue: &Queue,
     id: &ItemId,
     is_shown: bool,
-    told: Option<Notice>,
-    status: StatusCode,
+    mut given: Given<'_>,
 ) -> Result<Response, Problem> {
     let Inspection { item, now, .. } = queue.inspect(id).await?;
     let progress = item.progress.as_ref();
     let tenure = item.tenure();
+    let orders = if visit.operates(queue.name().as_str()) { item_orders(&item) } else { Vec::new() };
     let page = ItemPage {
+        orders: given.fill(orders),
         now_ms: now.as_millis(),
         queue: queue.name().to_string(),
         id: id.to_string(),
-        told,
+        told: given.told,
         state: item.word(now),
         epoch: item.epoch.get(),
         tried: item.tried,
@@ -129,10 +129,9 @@ pub async fn show(
         result: item.result.as_ref().map(|result| Content::of(result, is_shown)),
         history: happened(&item, now),
         action: visit.frame.to(format!("item/{}/{id}", queue.name())),
-        orders: if visit.operates(queue.name().as_str()) { item_orders(&item) } else { Vec::new() },
         frame: visit.frame.clone(),
     };
-    Ok(frame::send(status, &page))
+    Ok(frame::send(given.status, &page))
 }
 
 fn why(item: &Item) -> Option<String> {

@@ -1,11 +1,12 @@
 //! Jobs: when each is due next, in words, and what became of its last slots.
 
-use super::budget::JOBS;
+use super::budget::{JOBS, SEARCH_STEPS};
 use super::form::Fields;
 use super::frame::{self, Frame};
 use super::leases::LeaseState;
 use super::times::{When, exact, thousands};
 use super::visit::Visit;
+use super::walk::Walk;
 use crate::serve::Problem;
 use askama::Template;
 use askama::filters::HtmlSafe;
@@ -13,7 +14,7 @@ use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::future::try_join_all;
-use leasehold_core::{Inspection, LeaseName, Timestamp};
+use leasehold_core::{Error, Inspection, Kind, LeaseName, Timestamp};
 use leasehold_work::notify::overdue;
 use leasehold_work::schedule::{Definition, Definitions, Entry, Fate, JobVerbs, Journal};
 
@@ -26,6 +27,8 @@ const STEP: usize = 8;
 struct Cell {
     x: usize,
     fate: &'static str,
+    at_ms: u64,
+    exact: String,
     words: String,
 }
 
@@ -74,7 +77,9 @@ impl Strip {
         let cells = newest.iter().enumerate().map(|(at, entry)| Cell {
             x: at * STEP,
             fate: style(entry.fate),
-            words: format!("{}: {}", exact(entry.slot.0), words(entry.fate)),
+            at_ms: entry.slot.0.as_millis(),
+            exact: exact(entry.slot.0),
+            words: words(entry.fate),
         });
         let count = |good: &dyn Fn(Fate) -> bool| newest.iter().filter(|entry| good(entry.fate)).count();
         let (good, bad) = (count(&|f| f == Fate::Succeeded), count(&|f| matches!(style(f), "failed" | "lost")));
@@ -84,6 +89,13 @@ impl Strip {
         };
         Strip { cells: cells.collect(), width: (STRIP * STEP).max(1), summary }
     }
+}
+
+/// A job whose definition or lease cannot be read.
+struct Damaged {
+    name: String,
+    address: String,
+    why: String,
 }
 
 /// A row.
@@ -109,6 +121,9 @@ struct JobsPage {
     frame: Frame,
     now_ms: u64,
     rows: Vec<Row>,
+    damaged: Vec<Damaged>,
+    /// Whether it begins behind other jobs.
+    is_later: bool,
     next: Option<String>,
 }
 
@@ -129,26 +144,87 @@ fn in_a_row(journal: &Journal, newest: &Entry) -> String {
 pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let fields = Fields::of_query(query.as_deref());
     let after = visit.after(&fields).await?;
-    let (jobs, next) = Definitions::new(visit.coordinator.clone()).page(after.as_ref(), JOBS).await?;
-    let seen = jobs.iter().filter(|(name, _)| visit.sees(name.as_str()));
-    let rows = try_join_all(seen.map(|(name, definition)| row(&visit, name, definition))).await?;
-    let now = rows.iter().map(|(now, _)| *now).max();
-    let now = now.unwrap_or(Timestamp::from_millis(leasehold_system::clock::wall_ms()));
+    let (jobs, next) = search(&visit, after.as_ref()).await?;
+    let read = jobs.into_iter().map(|(name, definition)| row(&visit, name, definition));
+    let mut now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+    let (mut rows, mut damaged) = (Vec::new(), Vec::new());
+    for read in try_join_all(read).await? {
+        match read {
+            Ok((seen, row)) => {
+                now = if rows.is_empty() { seen } else { now.max(seen) };
+                rows.push(row);
+            }
+            Err(one) => damaged.push(one),
+        }
+    }
     let next = visit.cursor(next.as_ref()).await?;
     let page = JobsPage {
         now_ms: now.as_millis(),
-        rows: rows.into_iter().map(|(_, row)| row).collect(),
+        rows,
+        damaged,
+        is_later: after.is_some(),
         next: next.map(|next| format!("{}?after={next}", visit.frame.to("jobs"))),
         frame: visit.frame,
     };
     Ok(frame::send(StatusCode::OK, &page))
 }
 
-async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result<(Timestamp, Row), Problem> {
-    let lease = visit.coordinator.inspect(name).await?;
+type Found = (LeaseName, leasehold_core::Result<Definition>);
+
+/// The published jobs that the visitor may see, and where to go on.
+async fn search(visit: &Visit, after: Option<&LeaseName>) -> Result<(Vec<Found>, Option<LeaseName>), Problem> {
+    let definitions = Definitions::new(visit.coordinator.clone());
+    let mut walk = Walk::new(visit.reach(), after, JOBS, SEARCH_STEPS);
+    let mut jobs: Vec<Found> = Vec::new();
+    while let Some((at, step)) = walk.step() {
+        let (page, next) = definitions.page(at.as_ref(), step).await?;
+        let mut seen = page.into_iter().filter(|(name, _)| visit.sees(name.as_str())).peekable();
+        while jobs.len() < JOBS
+            && let Some((name, definition)) = seen.next()
+        {
+            walk.pass(&name);
+            jobs.push((name, definition));
+        }
+        let is_full = jobs.len() >= JOBS;
+        if let Some(next) = next.as_ref().filter(|_| !is_full) {
+            walk.pass(next);
+        }
+        walk.end(next.is_some() || seen.peek().is_some());
+        if is_full {
+            break;
+        }
+    }
+    Ok((jobs, walk.next()))
+}
+
+/// One job: its row, or why it cannot be read.
+async fn row(
+    visit: &Visit,
+    name: LeaseName,
+    definition: leasehold_core::Result<Definition>,
+) -> Result<Result<(Timestamp, Row), Damaged>, Problem> {
+    let lease = match &definition {
+        Ok(_) => visit.coordinator.inspect(&name).await,
+        Err(error) => return Ok(Err(damaged(visit, &name, error))),
+    };
+    match (definition, lease) {
+        (Ok(definition), Ok(lease)) => Ok(Ok(row_of(visit, &name, &definition, &lease).await)),
+        // The others are shown all the same.
+        (_, Err(error)) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported) => {
+            Ok(Err(damaged(visit, &name, &error)))
+        }
+        (Err(error), _) | (_, Err(error)) => Err(error.into()),
+    }
+}
+
+fn damaged(visit: &Visit, name: &LeaseName, why: &Error) -> Damaged {
+    Damaged { address: visit.frame.to(format!("job/{name}")), name: name.to_string(), why: why.to_string() }
+}
+
+async fn row_of(visit: &Visit, name: &LeaseName, definition: &Definition, lease: &Inspection) -> (Timestamp, Row) {
     // A damaged journal hides no job, and says nothing of what was missed.
     let journal = visit.coordinator.journal(name).await.map(|(journal, _)| journal);
-    let overdue = journal.as_ref().ok().and_then(|journal| overdue_words(definition, &lease, journal));
+    let overdue = journal.as_ref().ok().and_then(|journal| overdue_words(definition, lease, journal));
     let journal = journal.unwrap_or_default();
     let now = lease.now;
     let schedule = definition.schedule();
@@ -174,7 +250,7 @@ async fn row(visit: &Visit, name: &LeaseName, definition: &Definition) -> Result
         strip: Strip::of(&journal),
         host: definition.host.clone(),
     };
-    Ok((now, row))
+    (now, row)
 }
 
 /// What of a job is late or was missed, as `leasehold check --missed` says it: nobody may be there to run it.

@@ -1,19 +1,18 @@
 //! One lease: who has it, who had it, and what may be done about it.
 
-use super::act::{OrderForm, lease_orders};
+use super::act::{Given, OrderForm, lease_orders};
 use super::budget::EPOCHS;
 use super::fences::Fences;
 use super::form::Fields;
 use super::frame::{self, Frame};
 use super::leases::LeaseState;
 use super::timeline::{Timeline, outcome, span, told};
-use super::times::{When, brief, ms, thousands};
+use super::times::{Spelled, When, brief, ms, thousands};
 use super::visit::Visit;
 use crate::remote::knows_resource;
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::{Path, RawQuery};
-use axum::http::StatusCode;
 use axum::response::Response;
 use leasehold_core::{Epoch, Event, FencedMark, Inspection, LeaseName, OperatorMark, Ownership, Timestamp, Transfer};
 use std::collections::HashMap;
@@ -65,7 +64,7 @@ struct Line {
     length: String,
     outcome: &'static str,
     outcome_words: String,
-    slot: Option<String>,
+    slot: Option<Spelled>,
 }
 
 /// A stale write that was refused.
@@ -79,10 +78,10 @@ struct FencedLine {
 }
 
 /// Who did something, why and when.
-struct Mark {
-    by: String,
-    why: String,
-    at: When,
+pub struct Mark {
+    pub by: String,
+    pub why: String,
+    pub at: When,
 }
 
 #[derive(Template)]
@@ -104,9 +103,13 @@ struct LeasePage {
     checkpoint: Option<String>,
     progress_at: Option<When>,
     paused: Option<Mark>,
+    /// Who ended the last pause.
+    resumed: Option<Mark>,
     drain: Option<(Mark, When)>,
+    /// Who asked the holder to finish, if the time for that is over.
+    asked: Option<Mark>,
     relocation: Option<String>,
-    slot: Option<(String, &'static str)>,
+    slot: Option<(Spelled, &'static str)>,
     timeline: Option<Timeline>,
     history: Vec<Line>,
     older: bool,
@@ -136,25 +139,19 @@ pub async fn page(
     visit.reads(name.as_str())?;
     let fields = Fields::of_query(query.as_deref());
     let fences_after = visit.after(&fields).await?;
-    show_from(&visit, &name, fences_after.as_ref(), Notice::by_word(&visit.noticed), StatusCode::OK).await
+    show_from(&visit, &name, fences_after.as_ref(), Given::told(Notice::by_word(&visit.noticed))).await
 }
 
 /// The page, with what came of an order.
-pub async fn show(
-    visit: &Visit,
-    name: &LeaseName,
-    told: Option<Notice>,
-    status: StatusCode,
-) -> Result<Response, Problem> {
-    show_from(visit, name, None, told, status).await
+pub async fn show(visit: &Visit, name: &LeaseName, given: Given<'_>) -> Result<Response, Problem> {
+    show_from(visit, name, None, given).await
 }
 
 async fn show_from(
     visit: &Visit,
     name: &LeaseName,
     fences_after: Option<&LeaseName>,
-    told: Option<Notice>,
-    status: StatusCode,
+    mut given: Given<'_>,
 ) -> Result<Response, Problem> {
     let Inspection { record, now, .. } = visit.coordinator.inspect(name).await?;
     if record.is_unknown() {
@@ -179,11 +176,13 @@ async fn show_from(
         ("Stale writes refused", Event::Fenced),
         ("Skipped, held by another", Event::SkippedOverlap),
     ];
+    let orders = if visit.operates(name.as_str()) { lease_orders(&record, now) } else { Vec::new() };
     let page = LeasePage {
+        orders: given.fill(orders),
         now_ms: now.as_millis(),
         name: name.to_string(),
         is_job: record.slot.is_some(),
-        told,
+        told: given.told,
         standing: LeaseState::of(&record, now).word(),
         epoch: record.epoch.get(),
         lineage: record.lineage.map(|lineage| lineage.to_string()).unwrap_or_default(),
@@ -195,9 +194,11 @@ async fn show_from(
         checkpoint: progress.and_then(|p| p.checkpoint.as_ref()).map(|c| c.as_str().to_owned()),
         progress_at: progress.map(|progress| When::new(progress.at, now)),
         paused: record.paused.as_ref().map(|paused| mark(paused, now)),
+        resumed: record.resumed.as_ref().filter(|_| record.paused.is_none()).map(|resumed| mark(resumed, now)),
+        asked: record.drain.as_ref().filter(|drain| now >= drain.until).map(|drain| mark(&drain.asked, now)),
         drain: record.live_drain(now).map(|drain| (mark(&drain.asked, now), When::new(drain.until, now))),
         relocation: record.relocation.as_ref().map(ToString::to_string),
-        slot: record.slot.map(|mark| (super::times::exact(mark.slot.0), mark.state.as_str())),
+        slot: record.slot.map(|mark| (When::new(mark.slot.0, now).slot(), mark.state.as_str())),
         timeline: Timeline::draw(transfers, counters.fenced_writes(), &record, now),
         history: transfers.iter().rev().map(|transfer| line(transfer, &record, now)).collect(),
         older: transfers.first().is_some_and(|first| first.epoch.get() > 1),
@@ -207,13 +208,13 @@ async fn show_from(
         more_fences: more_fences.map(|after| visit.frame.to(format!("lease/{name}?after={after}#fences"))),
         fences,
         action: visit.frame.to(format!("lease/{name}")),
-        orders: if visit.operates(name.as_str()) { lease_orders(&record, now) } else { Vec::new() },
         frame: visit.frame.clone(),
     };
-    Ok(frame::send(status, &page))
+    Ok(frame::send(given.status, &page))
 }
 
-fn mark(mark: &OperatorMark, now: Timestamp) -> Mark {
+/// An operator's mark, as a page shows it.
+pub fn mark(mark: &OperatorMark, now: Timestamp) -> Mark {
     Mark { by: mark.by.to_string(), why: mark.why.to_string(), at: When::new(mark.at, now) }
 }
 
@@ -239,6 +240,6 @@ fn line(transfer: &Transfer, record: &Ownership, now: Timestamp) -> Line {
         length: span(transfer, record, now).map(|(a, b)| brief(ms(b.saturating_since(a)))).unwrap_or_default(),
         outcome,
         outcome_words: outcome.replace('_', " "),
-        slot: transfer.slot.map(|slot| super::times::exact(slot.0)),
+        slot: transfer.slot.map(|slot| When::new(slot.0, now).slot()),
     }
 }

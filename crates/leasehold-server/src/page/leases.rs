@@ -1,16 +1,18 @@
 //! All leases: who holds what, what stalls, what is paused, what was lately lost.
 
-use super::budget::{LEASES, SEARCH_STEP, SEARCH_STEPS};
+use super::budget::{BEGIN_STEPS, LEASES, SEARCH_STEP, SEARCH_STEPS};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::times::{When, brief, ms, thousands};
 use super::visit::Visit;
+use super::walk::Walk;
+use crate::api::cursor;
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use axum::response::Response;
-use leasehold_core::{Inspection, LeaseName, Outcome, Ownership, Timestamp};
+use leasehold_core::{Inspection, LeaseName, NamePattern, Outcome, Ownership, Reason, Timestamp};
 use std::time::Duration;
 
 /// A holder that has reported progress and then not for so long counts as stalled.
@@ -29,8 +31,10 @@ pub enum LeaseState {
     Draining,
     /// Nobody new gets it.
     Paused,
-    /// Lately, a holder ran out of time, gave up or was put out, and nobody has it since.
+    /// Lately, a holder ran out of time or gave up, and nobody has it since.
     Lost,
+    /// Lately, an operator took it away, and nobody has it since.
+    Revoked,
     /// Nobody has it.
     Free,
     /// It is in another store, or on its way there.
@@ -56,13 +60,16 @@ impl LeaseState {
                 _ => LeaseState::Held,
             };
         }
-        let ran_out = record.tenure.is_some();
-        let last = record.transfers.last().and_then(|transfer| transfer.outcome);
-        let was_lost = ran_out || matches!(last, Some(Outcome::Expired | Outcome::Lost | Outcome::Evicted));
+        let last = record.transfers.last();
+        let outcome = last.and_then(|transfer| transfer.outcome);
+        let was_lost = record.tenure.is_some() || matches!(outcome, Some(Outcome::Expired | Outcome::Lost));
+        let was_revoked = last.is_some_and(|transfer| transfer.to.is_none() && transfer.reason == Reason::Revoked);
+        let was_revoked = was_revoked || outcome == Some(Outcome::Evicted);
         let is_late = record.idle_since().is_some_and(|since| now.saturating_since(since) < LATELY);
         match () {
             () if record.forgotten.is_some() => LeaseState::Forgotten,
             () if was_lost && is_late => LeaseState::Lost,
+            () if was_revoked && is_late => LeaseState::Revoked,
             () => LeaseState::Free,
         }
     }
@@ -75,6 +82,7 @@ impl LeaseState {
             LeaseState::Draining => "draining",
             LeaseState::Paused => "paused",
             LeaseState::Lost => "lost",
+            LeaseState::Revoked => "revoked",
             LeaseState::Free => "free",
             LeaseState::Moved => "moved",
             LeaseState::Forgotten => "forgotten",
@@ -91,6 +99,7 @@ fn is_shown(filter: &str, Inspection { record, now, .. }: &Inspection) -> bool {
         "" => LeaseState::of(record, *now) != LeaseState::Forgotten,
         // Also one that is paused meanwhile.
         "held" => record.relocation.is_none() && record.live_tenure(*now).is_some(),
+        "lost" => matches!(LeaseState::of(record, *now), LeaseState::Lost | LeaseState::Revoked),
         other => LeaseState::of(record, *now).word() == other,
     }
 }
@@ -125,6 +134,8 @@ struct LeasesPage {
     choices: Vec<Choice>,
     rows: Vec<Row>,
     troubles: Vec<String>,
+    /// Whether it begins behind other leases.
+    is_later: bool,
     /// What was not looked at, in words.
     bounded: Option<String>,
     next: Option<String>,
@@ -136,9 +147,32 @@ struct LeaseMatches {
     leases: Vec<Inspection>,
     troubles: Vec<String>,
     now: Option<Timestamp>,
+    /// How many that the visitor may see were looked at.
     looked_at: usize,
     /// Where to continue, if there may be more.
     next: Option<LeaseName>,
+}
+
+/// What is looked for.
+struct Wanted<'a> {
+    text: &'a str,
+    pattern: Option<NamePattern>,
+    filter: &'a str,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(text: &'a str, filter: &'a str) -> Self {
+        let pattern = text.contains(['*', '?']).then(|| text.parse().ok()).flatten();
+        Wanted { text, pattern, filter }
+    }
+
+    fn is_narrow(&self) -> bool {
+        !self.text.is_empty() || !self.filter.is_empty()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.pattern.as_ref().map_or(name.contains(self.text), |pattern| pattern.matches(name))
+    }
 }
 
 /// The page.
@@ -147,7 +181,8 @@ pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, P
     let (text, filter) = (fields.get("q").unwrap_or_default(), fields.get("state").unwrap_or_default());
     let filter = FILTERS.iter().find(|(word, _)| *word == filter).map_or("", |(word, _)| word);
     let after = visit.after(&fields).await?;
-    let found = search(&visit, text, filter, after).await?;
+    let wanted = Wanted::new(text, filter);
+    let found = search(&visit, &wanted, after.as_ref()).await?;
     let now = found.now.unwrap_or(Timestamp::from_millis(leasehold_system::clock::wall_ms()));
     let next = visit.cursor(found.next.as_ref()).await?;
     let address = |state: &str, after: &str| {
@@ -162,79 +197,85 @@ pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, P
     };
     let choices =
         FILTERS.iter().map(|(word, label)| Choice { label, address: address(word, ""), is_chosen: *word == filter });
-    let is_narrow = !text.is_empty() || !filter.is_empty();
-    let bounded = found.next.as_ref().filter(|_| is_narrow).map(|next| {
-        let looked_at = thousands(found.looked_at as u64);
-        let begins =
-            if text.is_empty() { "" } else { " Names that begin with what you typed come first, wherever they are." };
-        let until = if visit.sees(next.as_str()) { format!(", up to {next}") } else { String::new() };
-        format!("Looked at {looked_at} leases{until}.{begins}")
-    });
     let page = LeasesPage {
         now_ms: now.as_millis(),
         query: text.to_owned(),
         filter: filter.to_owned(),
         choices: choices.collect(),
         rows: found.leases.iter().map(|lease| row(&visit, lease)).collect(),
+        bounded: bounded(&visit, &wanted, &found),
         troubles: found.troubles,
-        bounded,
+        is_later: after.is_some(),
         next: next.map(|next| address(filter, &next)),
         frame: visit.frame.clone(),
     };
     Ok(frame::send(StatusCode::OK, &page))
 }
 
+/// How far it was looked, if that is not to the end.
+fn bounded(visit: &Visit, wanted: &Wanted<'_>, found: &LeaseMatches) -> Option<String> {
+    let next = found.next.as_ref().filter(|_| wanted.is_narrow() || found.leases.is_empty())?;
+    let looked_at = thousands(found.looked_at as u64);
+    let until = if visit.sees(next.as_str()) { format!(", up to {next}") } else { String::new() };
+    let begins = match wanted.text {
+        "" => "",
+        _ if wanted.pattern.is_some() => "",
+        _ => " Names that begin with what you typed come first, wherever they are.",
+    };
+    Some(format!("Looked at {looked_at} leases{until}.{begins}"))
+}
+
 /// Looks through the leases, a bounded number of steps.
-async fn search(visit: &Visit, text: &str, filter: &str, after: Option<LeaseName>) -> Result<LeaseMatches, Problem> {
-    let mut found = LeaseMatches::default();
-    let is_narrow = !text.is_empty() || !filter.is_empty();
-    if let Some(prefix) = LeaseName::new(text).ok().filter(|_| after.is_none()) {
-        begin_with(visit, &prefix, filter, &mut found).await?;
-    }
-    let pattern = text.contains('*').then(|| text.parse::<leasehold_core::NamePattern>().ok()).flatten();
-    let (steps, step) = if is_narrow { (SEARCH_STEPS, SEARCH_STEP) } else { (1, LEASES) };
-    let mut cursor = after;
-    for _ in 0..steps {
-        let page = visit.coordinator.list(cursor.as_ref(), step).await?;
-        let mut is_full = false;
-        for (name, inspected) in page.entries {
-            found.looked_at += 1;
-            cursor = Some(name.clone());
-            let is_match = pattern.as_ref().map_or(name.as_str().contains(text), |p| p.matches(name.as_str()));
-            if is_match && visit.sees(name.as_str()) && !found.leases.iter().any(|lease| lease.lease == name) {
-                take(&mut found, inspected, filter);
-            }
-            is_full = found.leases.len() >= LEASES;
-            if is_full && is_narrow {
-                break;
-            }
+async fn search(visit: &Visit, wanted: &Wanted<'_>, after: Option<&LeaseName>) -> Result<LeaseMatches, Problem> {
+    let (mut found, reach) = (LeaseMatches::default(), visit.reach());
+    let reach = match &wanted.pattern {
+        Some(_) => reach.within(cursor::prefix(wanted.text)),
+        None if wanted.text.is_empty() || after.is_some() => reach,
+        None => {
+            let beginning = Walk::new(reach.within(wanted.text), None, SEARCH_STEP, BEGIN_STEPS);
+            let is_wanted = |name: &str| name.starts_with(wanted.text);
+            look(visit, wanted, beginning, is_wanted, &mut found).await?;
+            found.looked_at = 0;
+            reach
         }
-        let has_more = page.more || is_full;
-        found.next = cursor.clone().filter(|_| has_more);
-        if !page.more || is_full {
-            break;
-        }
-    }
+    };
+    let first = if wanted.is_narrow() { SEARCH_STEP } else { LEASES };
+    let walk = Walk::new(reach, after, first, SEARCH_STEPS);
+    found.next = look(visit, wanted, walk, |name| wanted.has(name), &mut found).await?;
     Ok(found)
 }
 
-/// The lease of this name, and those whose names begin with it: one read and one page, wherever they are.
-async fn begin_with(visit: &Visit, prefix: &LeaseName, filter: &str, found: &mut LeaseMatches) -> Result<(), Problem> {
-    if visit.sees(prefix.as_str()) {
-        let own = visit.coordinator.inspect(prefix).await;
-        if !own.as_ref().is_ok_and(|own| own.record.is_unknown()) {
-            take(found, own, filter);
+/// Walks until the page is full or the walk is over; where to go on.
+async fn look(
+    visit: &Visit,
+    wanted: &Wanted<'_>,
+    mut walk: Walk,
+    is_wanted: impl Fn(&str) -> bool,
+    found: &mut LeaseMatches,
+) -> Result<Option<LeaseName>, Problem> {
+    while let Some((at, step)) = walk.step() {
+        let page = visit.coordinator.list(at.as_ref(), step).await?;
+        let mut left = page.entries.len();
+        for (name, inspected) in page.entries {
+            walk.pass(&name);
+            left -= 1;
+            if !visit.sees(name.as_str()) {
+                continue;
+            }
+            found.looked_at += 1;
+            if is_wanted(name.as_str()) && !found.leases.iter().any(|lease| lease.lease == name) {
+                take(found, inspected, wanted.filter);
+            }
+            if found.leases.len() >= LEASES {
+                break;
+            }
         }
-    }
-    for (name, inspected) in visit.coordinator.list(Some(prefix), LEASES).await?.entries {
-        if !name.as_str().starts_with(prefix.as_str()) {
+        walk.end(page.more || left > 0);
+        if found.leases.len() >= LEASES {
             break;
         }
-        if visit.sees(name.as_str()) {
-            take(found, inspected, filter);
-        }
     }
-    Ok(())
+    Ok(walk.next())
 }
 
 fn take(found: &mut LeaseMatches, inspected: leasehold_core::Result<Inspection>, filter: &str) {
@@ -282,7 +323,7 @@ fn note(record: &Ownership, now: Timestamp) -> String {
             format!("no progress for {}", brief(ms(now.saturating_since(progress.at))))
         }
         (LeaseState::Held, Some(progress), ..) => progress.marker.as_ref().map(ToString::to_string).unwrap_or_default(),
-        (LeaseState::Lost, ..) => lost(record),
+        (LeaseState::Lost | LeaseState::Revoked, ..) => lost(record),
         _ => String::new(),
     }
 }

@@ -9,6 +9,7 @@
 //! store said when it was read; it decides nothing.
 
 mod act;
+mod arrival;
 mod assets;
 pub mod budget;
 mod bulk;
@@ -31,6 +32,7 @@ mod throughput;
 mod timeline;
 mod times;
 mod visit;
+mod walk;
 
 pub(crate) use notice::nothing;
 pub(crate) use visit::{by_cookie, from_own_site};
@@ -75,6 +77,7 @@ pub(crate) fn keyed() -> Router<Site> {
 pub(crate) fn complete(routes: Router<Site>, site: &Site) -> Router<Site> {
     routes
         .route_layer(middleware::from_fn_with_state(site.clone(), notice::as_page))
+        .route_layer(middleware::from_fn(arrival::from_elsewhere))
         .route("/assets/{version}/{file}", get(assets::one))
         .layer(Extension(Arc::new(Shared::default())))
 }

@@ -1,6 +1,6 @@
 //! Problems as pages, for those who look with a browser, and what somebody is told once.
 
-use super::form::Fields;
+use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::visit::{SESSION, base_of, cookie, frame_around};
 use crate::serve::{Problem, Site};
@@ -11,6 +11,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
+use leasehold_core::Kind;
 use serde_json::Value;
 
 /// More than any problem has.
@@ -22,7 +23,8 @@ struct ProblemPage {
     frame: Frame,
     title: &'static str,
     detail: String,
-    is_about_the_key: bool,
+    /// Where to sign in and come back to this page, if the problem is about the key.
+    sign_in: Option<String>,
 }
 
 /// What somebody is to be told on the page where an order leads. Its browser keeps it until that page is opened, and no longer:
@@ -81,15 +83,29 @@ struct Around {
     session: String,
     base: String,
     path: String,
+    /// The page that somebody is on, for after signing in.
+    page: String,
 }
 
 impl Around {
     fn of(request: &Request) -> Self {
+        let path = request.uri().path();
+        let page = match *request.method() {
+            Method::GET => request.uri().path_and_query().map_or(path, |page| page.as_str()),
+            // Orders are sent to the page that they are about; this one has a form of its own, that needs a query.
+            _ => path.strip_suffix("/dead-letters").unwrap_or(path),
+        };
         Around {
+            page: page.to_owned(),
             session: cookie(request.headers(), SESSION).unwrap_or_default().to_owned(),
             base: base_of(request),
-            path: request.uri().path().to_owned(),
+            path: path.to_owned(),
         }
+    }
+
+    fn sign_in(&self) -> String {
+        let home = if self.base.is_empty() { "/" } else { &self.base };
+        format!("{home}?next={}", in_query(&self.page))
     }
 
     /// Makes a page of a problem.
@@ -99,9 +115,9 @@ impl Around {
             to_bytes(body, LONGEST).await.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default();
         let page = ProblemPage {
             frame: frame_around(site, &self.session, self.base.clone(), &self.path).await,
-            title: title(parts.status),
+            title: title(parts.status, body["kind"].as_str().unwrap_or_default()),
             detail: body["detail"].as_str().unwrap_or("no more is known").to_owned(),
-            is_about_the_key: parts.status == StatusCode::UNAUTHORIZED,
+            sign_in: (parts.status == StatusCode::UNAUTHORIZED).then(|| self.sign_in()),
         };
         let mut response = frame::send(parts.status, &page);
         if let Some(after) = parts.headers.get(RETRY_AFTER) {
@@ -113,8 +129,13 @@ impl Around {
     }
 }
 
-fn title(status: StatusCode) -> &'static str {
+/// What a problem is called.
+fn title(status: StatusCode, kind: &str) -> &'static str {
     match status {
+        _ if kind == "session_ended" => "Your session has ended",
+        StatusCode::SERVICE_UNAVAILABLE if kind == "overloaded" => "Too much to do at the moment",
+        StatusCode::SERVICE_UNAVAILABLE if kind == "ending" => "This server is ending",
+        StatusCode::SERVICE_UNAVAILABLE if kind == Kind::Contended.as_str() => "Others were faster each time",
         StatusCode::UNAUTHORIZED => "Sign in again",
         StatusCode::FORBIDDEN => "Not allowed with this key",
         StatusCode::NOT_FOUND => "Nothing here",
@@ -124,5 +145,19 @@ fn title(status: StatusCode) -> &'static str {
         StatusCode::GATEWAY_TIMEOUT => "Perhaps done, perhaps not",
         StatusCode::BAD_REQUEST => "Bad request",
         _ => "It did not work",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_busy_or_ends_does_not_blame_the_store() {
+        let title = |kind: &str| title(StatusCode::SERVICE_UNAVAILABLE, kind);
+        assert_eq!(title("unavailable"), "The store cannot be reached");
+        for kind in ["overloaded", "ending", "contended"] {
+            assert!(!title(kind).contains("store"), "{kind}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Non-promise: positions in line are hints, so a number may be off by what is changing.
 
 use super::Shared;
-use super::budget::{BULK, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, QUEUES, RECENT_STEP};
+use super::budget::{BULK, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, QUEUES, RECENT_STEP, SEARCH_STEPS};
 use super::bulk::{self, BulkOrder};
 use super::counts::{Counting, Counts};
 use super::form::{Fields, in_query};
@@ -12,6 +12,7 @@ use super::lease::Notice;
 use super::throughput::{Throughput, Words};
 use super::times::{When, thousands};
 use super::visit::Visit;
+use super::walk::Walk;
 use crate::serve::Problem;
 use askama::Template;
 use axum::Extension;
@@ -22,6 +23,7 @@ use leasehold_core::item::{Item, ItemName, QueueName, State};
 use leasehold_core::store::Range;
 use leasehold_core::{LeaseName, Shelf, Timestamp};
 use leasehold_work::queue::Queue;
+use ring::digest::{SHA256, digest};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ struct QueuesPage {
     frame: Frame,
     now_ms: u64,
     rows: Vec<Row>,
+    /// Whether it begins behind other queues.
+    is_later: bool,
     next: Option<String>,
 }
 
@@ -54,12 +58,10 @@ pub async fn all(
     let fields = Fields::of_query(query.as_deref());
     let after = visit.after(&fields).await?;
     let store = visit.coordinator.store().clone();
-    let page = store.list(Shelf::Queue, Range::new(after.as_ref(), QUEUES)).await?;
+    let (names, next, mut now) = names(&visit, after.as_ref()).await?;
     let mut rows = Vec::new();
-    let mut now = page.now;
     let mut counting = Counting::begin(&visit.namespace, &shared.bounds, visit.coordinator.clock().as_ref());
-    for (name, _) in page.entries.iter().filter(|(name, _)| visit.sees(name.as_str())) {
-        let Ok(queue) = name.as_str().parse::<QueueName>() else { continue };
+    for queue in names {
         let counts = Counts::of(store.as_ref(), &queue, &mut counting).await?;
         now = counts.now;
         let (items, mut ended) = (Queue::new(store.clone(), queue.clone()), Throughput::default());
@@ -75,13 +77,45 @@ pub async fn all(
             oldest: counts.oldest.map(|at| When::new(at, counts.now)),
         });
     }
-    let next = visit.cursor(page.entries.last().filter(|_| page.more).map(|(name, _)| name)).await?;
+    let next = visit.cursor(next.as_ref()).await?;
     let next = next.map(|next| format!("{}?after={next}", visit.frame.to("queues")));
-    Ok(frame::send(StatusCode::OK, &QueuesPage { now_ms: now.as_millis(), rows, next, frame: visit.frame }))
+    let (now_ms, is_later) = (now.as_millis(), after.is_some());
+    Ok(frame::send(StatusCode::OK, &QueuesPage { now_ms, rows, is_later, next, frame: visit.frame }))
+}
+
+/// The names of queues that the visitor may see, where to go on, and the store's time.
+async fn names(
+    visit: &Visit,
+    after: Option<&LeaseName>,
+) -> leasehold_core::Result<(Vec<QueueName>, Option<LeaseName>, Timestamp)> {
+    let mut walk = Walk::new(visit.reach(), after, QUEUES, SEARCH_STEPS);
+    let (mut names, mut now) = (Vec::new(), Timestamp::from_millis(leasehold_system::clock::wall_ms()));
+    while let Some((at, step)) = walk.step() {
+        let page = visit.coordinator.store().list(Shelf::Queue, Range::new(at.as_ref(), step)).await?;
+        now = page.now;
+        let mut left = page.entries.len();
+        for (name, _) in page.entries {
+            walk.pass(&name);
+            left -= 1;
+            if visit.sees(name.as_str()) {
+                names.extend(name.as_str().parse::<QueueName>());
+            }
+            if names.len() >= QUEUES {
+                break;
+            }
+        }
+        walk.end(page.more || left > 0);
+        if names.len() >= QUEUES {
+            break;
+        }
+    }
+    Ok((names, walk.next(), now))
 }
 
 /// Dead letters of one reason.
 struct Group {
+    /// The same as long as the reason is, wherever it stands on the page.
+    key: String,
     why: String,
     count: String,
     newest: When,
@@ -247,6 +281,7 @@ fn groups(
         letters.sort_by_key(|(_, item)| std::cmp::Reverse(item.state.finished_at()));
         let order = |order| operates.then(|| bulk::address(&visit.frame, queue, order, why, after));
         Group {
+            key: key(why),
             retry: order(BulkOrder::Retry),
             purge: order(BulkOrder::Purge),
             these: these(letters.len()),
@@ -258,6 +293,10 @@ fn groups(
         }
     };
     groups.into_iter().map(group).collect()
+}
+
+fn key(why: &str) -> String {
+    digest(&SHA256, why.as_bytes()).as_ref().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn these(count: usize) -> String {

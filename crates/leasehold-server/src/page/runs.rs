@@ -1,17 +1,16 @@
 //! The runs of a job: every due slot and what became of it, and what a run printed at its end.
 
-use super::act::{OrderForm, job_orders};
+use super::act::{Given, OrderForm, job_orders};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::jobs::{Strip, overdue_words, style, words};
-use super::lease::{Notice, name_in};
+use super::lease::{Mark, Notice, mark, name_in};
 use super::leases::LeaseState;
-use super::times::{When, brief, exact, thousands};
+use super::times::{Spelled, When, brief, thousands};
 use super::visit::Visit;
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::{Path, RawQuery};
-use axum::http::StatusCode;
 use axum::response::Response;
 use leasehold_core::{LeaseName, Ownership, Timestamp};
 use leasehold_work::output;
@@ -25,7 +24,7 @@ const TAIL: usize = 32 * 1024;
 /// A slot.
 struct Line {
     slot: When,
-    slot_exact: String,
+    slot_exact: Spelled,
     /// Of several slots, how many.
     many: Option<String>,
     fate: String,
@@ -69,7 +68,7 @@ impl Asked {
 
 /// The end of what a run printed.
 struct Output {
-    slot: String,
+    slot: Spelled,
     at: When,
     host: String,
     bytes: String,
@@ -94,7 +93,9 @@ struct RunsPage {
     host: String,
     owner: String,
     on: String,
-    paused: Option<(String, String, When)>,
+    paused: Option<Mark>,
+    /// Who ended the last pause.
+    resumed: Option<Mark>,
     requested: Option<Asked>,
     strip: Strip,
     lines: Vec<Line>,
@@ -115,7 +116,7 @@ pub async fn page(
     let name = name_in(&path)?;
     visit.reads(name.as_str())?;
     let fields = Fields::of_query(query.as_deref());
-    show(&visit, &name, fields.get("slot"), Notice::by_word(&visit.noticed), StatusCode::OK).await
+    show(&visit, &name, fields.get("slot"), Given::told(Notice::by_word(&visit.noticed))).await
 }
 
 /// The page, with what came of an order. `slot` is the one whose output is shown.
@@ -123,8 +124,7 @@ pub async fn show(
     visit: &Visit,
     name: &LeaseName,
     slot: Option<&str>,
-    told: Option<Notice>,
-    status: StatusCode,
+    mut given: Given<'_>,
 ) -> Result<Response, Problem> {
     let lease = visit.coordinator.inspect(name).await?;
     let (journal, now) = visit.coordinator.journal(name).await?;
@@ -135,30 +135,23 @@ pub async fn show(
     }
     let schedule = definition.as_ref().map(Definition::schedule);
     let chosen = journal.entries.iter().find(|entry| slot == Some(slot_text(entry.slot).as_str()));
-    let printed = match chosen.and_then(|entry| entry.output.as_ref()) {
-        Some(record) => output::at(&visit.coordinator, record).await?,
+    let output = match chosen {
+        Some(entry) => printed(visit, name, entry, now).await?,
         None => None,
     };
-    // The record may be a newer run's by now.
-    let printed =
-        printed.filter(|printed| printed.lease == *name && Some(printed.epoch) == chosen.and_then(|e| e.epoch));
-    let output = printed.map(|printed| Output {
-        slot: chosen.map(|entry| exact(entry.slot.0)).unwrap_or_default(),
-        at: When::new(printed.at, now),
-        host: printed.host.clone(),
-        bytes: thousands(printed.bytes),
-        is_cut: printed.is_cut || printed.tail.len() > TAIL,
-        file: printed.file.clone(),
-        text: fold(tail(&printed.tail)),
-    });
     let next = schedule.as_ref().and_then(|schedule| schedule.as_ref().ok()?.next_after(now));
     let lines = journal.entries.iter().rev().map(|entry| line(visit, name, entry, now, chosen == Some(entry)));
     let waits = requested.as_ref().is_some_and(|request| request.state(&lease.record, now) == RequestState::Waiting);
     let can_be_asked_for = !waits && definition.as_ref().is_some_and(Definition::is_of_file);
+    let orders = match visit.operates(name.as_str()) {
+        true => job_orders(&lease.record, now, can_be_asked_for),
+        false => Vec::new(),
+    };
     let page = RunsPage {
+        orders: given.fill(orders),
         now_ms: now.as_millis(),
         name: name.to_string(),
-        told,
+        told: given.told,
         state: LeaseState::of(&lease.record, now).word(),
         when: match &schedule {
             Some(Ok(schedule)) => schedule.words(),
@@ -171,7 +164,13 @@ pub async fn show(
         host: definition.as_ref().map(|definition| definition.host.clone()).unwrap_or_default(),
         owner: definition.as_ref().map(|definition| definition.owner.clone()).unwrap_or_default(),
         on: definition.as_ref().map(|definition| definition.on.join(", ")).unwrap_or_default(),
-        paused: lease.record.paused.as_ref().map(|p| (p.by.to_string(), p.why.to_string(), When::new(p.at, now))),
+        paused: lease.record.paused.as_ref().map(|paused| mark(paused, now)),
+        resumed: lease
+            .record
+            .resumed
+            .as_ref()
+            .filter(|_| lease.record.paused.is_none())
+            .map(|resumed| mark(resumed, now)),
         requested: requested.as_ref().map(|request| Asked::new(request, &lease.record, now)),
         strip: Strip::of(&journal),
         lines: lines.collect(),
@@ -180,13 +179,26 @@ pub async fn show(
         has_lease: !lease.record.is_unknown(),
         epoch: lease.record.epoch.get(),
         action: visit.frame.to(format!("job/{name}")),
-        orders: match visit.operates(name.as_str()) {
-            true => job_orders(&lease.record, now, can_be_asked_for),
-            false => Vec::new(),
-        },
         frame: visit.frame.clone(),
     };
-    Ok(frame::send(status, &page))
+    Ok(frame::send(given.status, &page))
+}
+
+/// What the run of a slot printed at its end, if that is kept.
+async fn printed(visit: &Visit, name: &LeaseName, slot: &Entry, now: Timestamp) -> Result<Option<Output>, Problem> {
+    let Some(record) = &slot.output else { return Ok(None) };
+    let printed = output::at(&visit.coordinator, record).await?;
+    // The record may be a newer run's by now.
+    let printed = printed.filter(|printed| printed.lease == *name && Some(printed.epoch) == slot.epoch);
+    Ok(printed.map(|printed| Output {
+        slot: When::new(slot.slot.0, now).slot(),
+        at: When::new(printed.at, now),
+        host: printed.host.clone(),
+        bytes: thousands(printed.bytes),
+        is_cut: printed.is_cut || printed.tail.len() > TAIL,
+        file: printed.file.clone(),
+        text: fold(tail(&printed.tail)),
+    }))
 }
 
 /// The published definition of one job.
@@ -205,7 +217,7 @@ fn line(visit: &Visit, name: &LeaseName, entry: &Entry, now: Timestamp, is_chose
     });
     Line {
         slot: When::new(entry.slot.0, now),
-        slot_exact: exact(entry.slot.0),
+        slot_exact: When::new(entry.slot.0, now).slot(),
         many: entry.count.map(|count| format!("{}{more} slots", thousands(count))),
         fate: words(entry.fate),
         style: style(entry.fate),

@@ -15,25 +15,18 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-#[derive(Debug)]
-enum About {
+/// What a page is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum About {
+    /// These records.
     Records(Vec<Key>),
+    /// The line of this queue.
     Line(QueueName),
 }
 
-/// What a page is about, as it was last seen.
-#[derive(Debug)]
-pub struct Subject {
-    store: Arc<dyn Store>,
-    about: About,
-    watch: Watch,
-    ticks: Interval,
-    seen: Option<u64>,
-}
-
-impl Subject {
+impl About {
     /// What a page of this path below the namespace is about, such as `lease/team/daily`; none if that is no single thing.
-    pub async fn of(visit: &Visit, path: &str) -> Result<Option<Self>, Problem> {
+    pub fn of(visit: &Visit, path: &str) -> Result<Option<Self>, Problem> {
         let Some((kind, name)) = path.split_once('/') else { return Ok(None) };
         let about = match kind {
             "lease" | "job" => {
@@ -54,13 +47,33 @@ impl Subject {
             }
             _ => return Ok(None),
         };
-        let store = visit.coordinator.store().clone();
-        let watched = match &about {
+        Ok(Some(about))
+    }
+
+    /// The record whose hints tell that it may have changed.
+    fn watched(&self) -> Option<Key> {
+        match self {
             About::Records(keys) => keys.first().cloned(),
             // What wakes its workers.
-            About::Line(queue) => Some(Key::new(Shelf::Queue, &LeaseName::new(queue.as_str())?)),
-        };
-        let watch = match watched {
+            About::Line(queue) => Some(Key::new(Shelf::Queue, &LeaseName::new(queue.as_str()).ok()?)),
+        }
+    }
+}
+
+/// The same, as it was last seen.
+#[derive(Debug)]
+pub struct Subject {
+    store: Arc<dyn Store>,
+    about: About,
+    watch: Watch,
+    ticks: Interval,
+    seen: Option<u64>,
+}
+
+impl Subject {
+    /// As it is now.
+    pub async fn new(store: Arc<dyn Store>, about: About) -> Self {
+        let watch = match about.watched() {
             Some(key) => store.watch(&key).await.unwrap_or_else(|_| Watch::silent()),
             None => Watch::silent(),
         };
@@ -68,25 +81,24 @@ impl Subject {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut subject = Subject { store, about, watch, ticks, seen: None };
         subject.seen = subject.digest().await;
-        Ok(Some(subject))
+        subject
     }
 
-    /// Returns when it has changed.
-    pub async fn changed(&mut self) {
-        loop {
-            tokio::select! {
-                () = self.watch.hint() => {}
-                _ = self.ticks.tick() => {}
-            }
-            self.watch.forget();
-            let now = self.digest().await;
-            if now.is_some() && now != self.seen {
-                self.seen = now;
-                return;
-            }
-            // Some stores hint at every write to any record.
-            self.ticks.tick().await;
+    /// Waits for a hint or the next time to look, and says whether it has changed.
+    pub async fn has_changed(&mut self) -> bool {
+        tokio::select! {
+            () = self.watch.hint() => {}
+            _ = self.ticks.tick() => {}
         }
+        self.watch.forget();
+        let now = self.digest().await;
+        if now.is_some() && now != self.seen {
+            self.seen = now;
+            return true;
+        }
+        // Some stores hint at every write to any record.
+        self.ticks.tick().await;
+        false
     }
 
     /// Its revisions as one number; none if the store does not answer.
@@ -112,7 +124,7 @@ impl Subject {
     }
 }
 
-/// The part of an address that [`Subject::of`] takes, if the page there is about one thing.
+/// The part of an address that [`About::of`] takes, if the page there is about one thing.
 pub fn path_of(path: &str) -> Option<String> {
     let page = path.strip_prefix("/ns/")?.split_once('/')?.1;
     let (kind, name) = page.split_once('/')?;

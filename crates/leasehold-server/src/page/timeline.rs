@@ -1,9 +1,9 @@
 //! The ownership of a lease over time, drawn: a bar for each tenure, its colour the outcome.
 //!
-//! Promise: nothing is told by colour alone; each bar says in words what it is, and so does the table under it. Non-promise: it
+//! Promise: nothing is told by colour alone; each bar says in words what it is, and leads to its row in the table under it. Non-promise: it
 //! is a drawing of the newest epochs, to scale from the first of them on.
 
-use super::times::{brief, exact, ms};
+use super::times::{Spelled, When, brief, exact, ms};
 use askama::Template;
 use askama::filters::HtmlSafe;
 use leasehold_core::{FencedMark, Ownership, Timestamp, Transfer};
@@ -13,19 +13,18 @@ use std::sync::Arc;
 const WIDTH: u64 = 10_000;
 /// The narrowest bar, and the gap after it.
 const NARROWEST: u64 = 40;
+/// How wide an order is drawn.
+const MARK: u64 = 16;
 
-/// A tenure.
+/// A tenure, or an operator's order that gave the lease to nobody.
 struct Bar {
+    epoch: u64,
     x: u64,
     width: u64,
     outcome: &'static str,
     words: String,
-}
-
-/// An operator's order that gave the lease to nobody, or a refused write.
-struct Mark {
-    x: u64,
-    words: String,
+    at_ms: u64,
+    exact: String,
 }
 
 /// Half the width of the mark of a refused write.
@@ -36,15 +35,28 @@ const HALF: u64 = 75;
 #[template(path = "timeline.html")]
 pub struct Timeline {
     bars: Vec<Bar>,
-    marks: Vec<Mark>,
+    marks: Vec<Bar>,
     /// Where stale writes were refused.
-    fenced: Vec<Mark>,
+    refused: Vec<Bar>,
     summary: String,
-    from: String,
-    until: String,
-    from_ms: u64,
-    until_ms: u64,
+    /// From the beginning to the end, evenly.
+    ticks: Vec<Spelled>,
+    /// Styles that are in the drawing, with what they stand for.
+    legend: Vec<(&'static str, &'static str)>,
 }
+
+/// What each style stands for, and the bars that have it.
+const LEGEND: [(&str, &str, &[&str]); 6] = [
+    ("succeeded", "succeeded", &["succeeded"]),
+    ("held", "held now", &["held"]),
+    ("failed", "failed", &["failed"]),
+    ("expired", "ran out, lost", &["expired", "lost"]),
+    ("evicted", "taken away by an operator", &["evicted"]),
+    ("unknown", "not started, or not known", &["not_started", "unknown"]),
+];
+
+/// Into how many parts the ticks divide it.
+const PARTS: u64 = 4;
 
 // Its template escapes what is in it.
 impl HtmlSafe for Timeline {}
@@ -94,28 +106,48 @@ impl Timeline {
         let bars = spans.iter().map(|(transfer, (begin, end))| {
             let outcome = outcome(transfer, record, now);
             let who = transfer.to.as_ref().map(ToString::to_string).unwrap_or_default();
-            let (length, at) = (brief(ms(end.saturating_since(*begin))), exact(*begin));
+            let length = brief(ms(end.saturating_since(*begin)));
             Bar {
+                epoch: transfer.epoch.get(),
                 x: x_of(*begin),
                 width: (x_of(*end).saturating_sub(x_of(*begin))).max(NARROWEST),
                 outcome,
-                words: format!("epoch {}: {who}, {length}, {} ({at})", transfer.epoch, outcome.replace('_', " ")),
+                words: format!("epoch {}: {who}, {length}, {}", transfer.epoch, outcome.replace('_', " ")),
+                at_ms: begin.as_millis(),
+                exact: exact(*begin),
             }
         });
-        let marks = orders.map(|order| Mark {
+        let marks = orders.map(|order| Bar {
+            epoch: order.epoch.get(),
             x: x_of(order.at),
-            words: format!("epoch {}: {} ({})", order.epoch, told(order), exact(order.at)),
+            width: MARK,
+            outcome: "mark",
+            words: format!("epoch {}: {}", order.epoch, told(order)),
+            at_ms: order.at.as_millis(),
+            exact: exact(order.at),
         });
-        let (bars, marks): (Vec<Bar>, Vec<Mark>) = (bars.collect(), marks.collect());
-        let is_fenced = fenced.iter().map(|mark| Mark {
+        let refused = fenced.iter().map(|mark| Bar {
+            epoch: mark.write.seen.get(),
             x: x_of(mark.at).clamp(HALF, WIDTH - HALF),
-            words: format!("{} ({})", refused(mark), exact(mark.at)),
+            width: 2 * HALF,
+            outcome: "refused",
+            words: refused(mark),
+            at_ms: mark.at.as_millis(),
+            exact: exact(mark.at),
         });
-        let fenced: Vec<Mark> = is_fenced.collect();
-        let also = if fenced.is_empty() { String::new() } else { format!(", {} refused writes", fenced.len()) };
+        let refused: Vec<Bar> = refused.collect();
+        let (bars, marks): (Vec<Bar>, Vec<Bar>) = (bars.collect(), marks.collect());
+        let is_there = |styles: &[&str]| bars.iter().any(|bar| styles.contains(&bar.outcome));
+        let legend = LEGEND.iter().filter(|(.., styles)| is_there(styles)).map(|(style, words, _)| (*style, *words));
+        let marked = [("mark", "an operator's order: nobody has it")];
+        let legend = legend.chain(marked.into_iter().filter(|_| !marks.is_empty()));
+        let stopped = [("refused", "a stale write was refused")];
+        let legend = legend.chain(stopped.into_iter().filter(|_| !refused.is_empty())).collect();
+        let part = |n: u64| Timestamp::from_millis(from.as_millis() + length / PARTS * n + length % PARTS * n / PARTS);
+        let ticks = (0..=PARTS).map(|n| When::new(part(n), now).tick()).collect();
+        let also = if refused.is_empty() { String::new() } else { format!(", {} refused writes", refused.len()) };
         let summary = format!("{} tenures{also}, from {} to {}", bars.len(), exact(*from), exact(until));
-        let (from_ms, until_ms) = (from.as_millis(), until.as_millis());
-        Some(Timeline { bars, marks, fenced, summary, from: exact(*from), until: exact(until), from_ms, until_ms })
+        Some(Timeline { bars, marks, refused, summary, ticks, legend })
     }
 }
 

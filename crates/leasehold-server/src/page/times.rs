@@ -22,27 +22,45 @@ pub struct When {
 // Its template escapes what is in it.
 impl HtmlSafe for When {}
 
-/// The same instant as a time of day.
+/// The same instant spelled out: in UTC without script, and in the viewer's zone with it.
 #[derive(Debug, Clone, Template)]
 #[template(
-    source = r#"<time datetime="{{ iso }}" data-at="{{ at_ms }}" data-clock title="{{ exact }}">{{ text }}</time>"#,
+    source = r#"<time datetime="{{ iso }}" data-at="{{ at_ms }}" data-as="{{ form }}" title="{{ exact }}">{{ text }}</time>"#,
     ext = "html"
 )]
-pub struct Clock {
+pub struct Spelled {
     at_ms: u64,
     iso: String,
     exact: String,
+    /// What the script makes of it.
+    form: &'static str,
     text: String,
 }
 
 // Its template escapes what is in it.
-impl HtmlSafe for Clock {}
+impl HtmlSafe for Spelled {}
 
 impl When {
+    fn spelled(&self, form: &'static str, text: String) -> Spelled {
+        Spelled { at_ms: self.at_ms, iso: self.iso.clone(), exact: self.exact.clone(), form, text }
+    }
+
     /// When on its day that is.
-    pub fn clock(&self) -> Clock {
-        let text = self.exact.split_once(' ').map_or(self.exact.as_str(), |(_, time)| time).to_owned();
-        Clock { at_ms: self.at_ms, iso: self.iso.clone(), exact: self.exact.clone(), text }
+    pub fn clock(&self) -> Spelled {
+        self.spelled("clock", self.exact.split_once(' ').map_or(self.exact.as_str(), |(_, time)| time).to_owned())
+    }
+
+    /// Its day and its time, to the minute if that is all there is.
+    pub fn slot(&self) -> Spelled {
+        match self.at_ms.is_multiple_of(60_000) {
+            true => self.spelled("slot", self.exact.replace(":00 UTC", " UTC")),
+            false => self.spelled("exact", self.exact.clone()),
+        }
+    }
+
+    /// The same without the year.
+    pub fn tick(&self) -> Spelled {
+        self.spelled("tick", self.exact.get(5..16).map(|text| format!("{text} UTC")).unwrap_or_default())
     }
 
     /// An instant as seen from another.
@@ -126,6 +144,13 @@ mod tests {
         assert!(at(1_700_000_000_400).contains(">just now<"));
         let clock = When::new(Timestamp::from_millis(1_699_999_880_500), now).clock().render().unwrap();
         assert!(clock.contains(">22:11:20 UTC<"), "{clock}");
+        let slot = |ms| When::new(Timestamp::from_millis(ms), now).slot().render().unwrap();
+        assert!(
+            slot(1_699_999_860_000).contains("data-as=\"slot\"")
+                && slot(1_699_999_860_000).contains(">2023-11-14 22:11 UTC<")
+        );
+        assert!(slot(1_699_999_880_500).contains(">2023-11-14 22:11:20 UTC<"));
+        assert!(When::new(now, now).tick().render().unwrap().contains(">11-14 22:13 UTC<"));
     }
 
     #[test]

@@ -5,13 +5,14 @@ use super::frame::Frame;
 use super::notice;
 use super::subject::path_of;
 use crate::access::seal::Seal;
-use crate::access::{Caller, Denied, Namespaces, Verb};
+use crate::access::{Caller, Namespaces, Verb};
+use crate::api::cursor::Beginnings;
 use crate::api::trigger::ask_for_run;
 use crate::serve::{In, Problem, Site};
 use axum::extract::{FromRequestParts, OriginalUri, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use leasehold_core::{Coordinator, LeaseName, Who};
@@ -22,6 +23,8 @@ use leasehold_work::schedule::requests::{NewRequest, Requested};
 pub const SESSION: &str = "leasehold_session";
 /// The cookie of whoever is about to sign in.
 pub const VISITOR: &str = "leasehold_visitor";
+/// The cookie of whoever had a session and did not sign out. It outlives the session, so that its end can be told.
+pub const KNOWN: &str = "leasehold_known";
 
 /// Puts the key of a session where the gate looks for one. Without a session, shows the way in.
 ///
@@ -47,7 +50,8 @@ pub async fn by_cookie(State(site): State<Site>, mut request: Request, next: Nex
             let page = request.uri().path_and_query().map_or("/", |page| page.as_str());
             Redirect::to(&format!("{}?next={}", home(&base_of(&request)), in_query(page))).into_response()
         } else {
-            Problem::from(Denied::Missing).into_response()
+            let detail = "your session has ended, or this browser has none; nothing was done. Sign in, and repeat it";
+            Problem::new(StatusCode::UNAUTHORIZED, "session_ended", detail).into_response()
         };
     };
     header.set_sensitive(true);
@@ -165,6 +169,11 @@ impl Visit {
     /// Refuses if the caller may not look at this name.
     pub fn reads(&self, name: &str) -> Result<(), Problem> {
         Ok(self.caller.may(Verb::Read, &self.namespace, Some(name))?)
+    }
+
+    /// What the names begin with that are shown in listings.
+    pub fn reach(&self) -> Beginnings {
+        Beginnings::of(self.caller.scope())
     }
 
     /// Whether a name of a listing is shown.

@@ -4,13 +4,13 @@
 //! checked, also the queues that a completion adds to.
 
 use crate::access::{Caller, Denied, Verb};
-use crate::api::cursor;
+use crate::api::cursor::Beginnings;
 use crate::serve::Problem;
 use leasehold_core::item::ItemName;
 use leasehold_core::item::protocol::Request as ItemRequest;
 use leasehold_core::lease::protocol::Request as LeaseRequest;
 use leasehold_core::wire;
-use leasehold_core::{Key, LeaseName, NamePattern, Shelf};
+use leasehold_core::{Key, LeaseName, Shelf};
 use leasehold_stores::Namespace;
 
 /// Whose record it is.
@@ -124,29 +124,25 @@ pub(super) fn sees_all(caller: &Caller, ns: &Namespace, shelf: Shelf) -> bool {
 }
 
 /// What the names begin with that the caller may see on a shelf; none if that cannot be told of the names there.
-fn beginnings(caller: &Caller, shelf: Shelf) -> Option<Vec<String>> {
+fn beginnings(caller: &Caller, shelf: Shelf) -> Option<Beginnings> {
     let is_known = matches!(
         shelf,
         Shelf::Lease | Shelf::Counters | Shelf::Runs | Shelf::Job | Shelf::Queue | Shelf::Item | Shelf::Line
     );
-    let of = |pattern: &NamePattern| cursor::prefix(&pattern.to_string()).to_owned();
-    is_known.then(|| caller.scope().names.iter().map(of).collect())
+    is_known.then(|| Beginnings::of(caller.scope()))
 }
 
 /// Where a listing begins that need not begin at the first name: just before those that the caller may see.
 pub(super) fn begins(caller: &Caller, shelf: Shelf) -> Option<LeaseName> {
-    cursor::before(&beginnings(caller, shelf)?.into_iter().min()?)
+    beginnings(caller, shelf)?.first()
 }
 
 /// Where a listing continues after this name: there, or just before the next names that the caller may see. None if there are none.
 pub(super) fn continues_at(caller: &Caller, shelf: Shelf, name: &LeaseName) -> Option<LeaseName> {
-    let Some(beginnings) = beginnings(caller, shelf) else { return Some(name.clone()) };
-    if beginnings.iter().any(|beginning| name.as_str().starts_with(beginning)) {
-        return Some(name.clone());
+    match beginnings(caller, shelf) {
+        Some(beginnings) => beginnings.after(name),
+        None => Some(name.clone()),
     }
-    let next = beginnings.into_iter().filter(|beginning| beginning.as_str() > name.as_str()).min()?;
-    let before = cursor::before(&next).filter(|before| before.as_str() > name.as_str());
-    Some(before.unwrap_or_else(|| name.clone()))
 }
 
 /// What a change needs: verbs of which one is enough, on each of these names.

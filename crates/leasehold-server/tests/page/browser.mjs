@@ -71,6 +71,32 @@ const acts = {
     assert.match(page.url(), /q=team-b/);
     assert.equal(await page.evaluate(() => window.isTheSame), true);
 
+    // A slow answer to what was typed first does not replace the one to what was typed last.
+    let release;
+    const isHeld = new Promise((done) => { release = done; });
+    await page.route("**/leases?q=te", async (route) => {
+      await isHeld;
+      await route.continue();
+    });
+    await page.goto(`${url}/ns/default/leases`);
+    const asked = page.waitForRequest((request) => request.url().endsWith("?q=te"));
+    await page.getByRole("searchbox").fill("te");
+    await asked;
+    await page.getByRole("searchbox").fill("team-b");
+    await page.locator('[id="l-watched"]').waitFor({ state: "detached" });
+    const answered = page.waitForResponse((response) => response.url().endsWith("?q=te"));
+    release();
+    await answered;
+    await page.evaluate(() => new Promise((done) => setTimeout(done, 100)));
+    assert.equal(await page.locator("tbody tr").count(), 3, "an answer to `te` is shown for `team-b`");
+    await page.unroute("**/leases?q=te");
+
+    // A reason is as long as the store counts it.
+    await page.goto(`${url}/ns/default/lease/watched`);
+    await page.getByText("Revoke…").click();
+    await page.locator("#revoke-why").fill("\u0436".repeat(300));
+    assert.match(await page.locator("#revoke-why").evaluate((why) => why.validationMessage), /600 bytes/);
+
     // Revoke, with a why.
     await page.goto(`${url}/ns/default/lease/watched`);
     // Buttons stay where they are when a form opens, and one form is open at a time.
@@ -168,6 +194,69 @@ const acts = {
     await ask("the job is dead");
     await page.locator("#e1").getByText("evicted").waitFor();
     await page.locator("#counts div").filter({ hasText: "Taken away by an operator" }).getByText("1").waitFor();
+  },
+
+  // A link in a chat or a mail leads to the page, although the browser keeps the cookie back.
+  async link() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    let opened = 0;
+    context.on("request", (request) => { if (request.url().endsWith("/lease/watched") && request.isNavigationRequest()) opened += 1; });
+    await page.goto(`data:text/html,<a href="${url}/ns/default/lease/watched">look</a>`);
+    await page.getByText("look").click();
+    await page.locator("#facts").getByText("first (box-1").waitFor();
+    assert.equal(opened, 2, "the browser did not come from elsewhere");
+    // Signed out, it is asked for the key once, and comes to the page.
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Key").waitFor();
+    await page.goto(`data:text/html,<a href="${url}/ns/default/lease/watched">look</a>`);
+    await page.getByText("look").click();
+    await page.getByLabel("Key").fill(key);
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.locator("#facts").getByText("first (box-1").waitFor();
+  },
+
+  // What an item has only once it is done appears on a page that was open before.
+  async done() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/item/mail/${dead}`);
+    await page.locator("#facts .state").getByText("claimed").waitFor();
+    assert.equal(await page.locator("#follow-ups, #result").count(), 0);
+    await page.evaluate(() => { window.isTheSame = true; });
+    await ask("complete it");
+    await page.locator("#follow-ups").getByText("archive").waitFor();
+    await page.locator("#result").getByText("bytes, hidden").waitFor();
+    assert.equal(await page.evaluate(() => window.isTheSame), true, "the page was loaded again");
+    const order = await page.locator("main > section").evaluateAll((all) => all.map(({ id }) => id));
+    assert.deepEqual(order.filter((id) => ["happened", "follow-ups", "payload", "result"].includes(id)),
+      ["happened", "follow-ups", "payload", "result"]);
+  },
+
+  // Slots and drawings are in the viewer's zone, and an output opens at its end.
+  async slots() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await page.goto(`${url}/ns/default/job/nightly-backup`);
+    const slot = page.locator("#runs tbody th time").first();
+    assert.match(await slot.innerText(), /0[12]:00 (CES?T|GMT\+[12])$/);
+    assert.match(await page.locator(".strip title").first().textContent(), /(CES?T|GMT\+[12])\)$/);
+    await page.goto(`${url}/ns/default/job/hourly-rollup`);
+    const failed = page.locator("#runs tbody tr").filter({ hasText: "failed" }).first();
+    await failed.getByRole("link", { name: /^Show output of/ }).click();
+    assert.match(await page.locator("#output h2").innerText(), /(CES?T|GMT\+[12])$/);
+    const below = await page.locator(".output").evaluate((box) => {
+      const [outer, inner] = [box, box.firstElementChild].map((one) => one.getBoundingClientRect());
+      return { hidden: inner.height - outer.height, below: inner.bottom - outer.bottom };
+    });
+    assert.ok(below.hidden > 0 && Math.abs(below.below) < 3, `the end is not in sight: ${JSON.stringify(below)}`);
+    // A bar leads to its row.
+    await page.goto(`${url}/ns/default/lease/team-a/daily-publish`);
+    await page.locator('.timeline a[href="#e5"]').click();
+    assert.ok(await page.locator("#e5").evaluate((row) => row.matches(":target")));
   },
 
   async bulk() {

@@ -5,11 +5,15 @@
 mod browser;
 mod budgets;
 mod bulk;
+mod damaged;
 mod driver;
 mod fences;
 mod health;
+mod hidden;
 mod live;
+mod orders;
 mod plain;
 mod scene;
+mod session;
 mod stage;
 mod throughput;

@@ -136,20 +136,25 @@ async fn queues(stage: &Stage) -> ItemId {
         dead.get_or_insert(grant.name().id.clone());
     }
     let grant = claimer.next().await.unwrap();
-    let follow_up = FollowUp {
-        name: ItemName { queue: "archive".parse().unwrap(), id: ItemId::keyed(&"sent-3".parse().unwrap()) },
-        payload: Payload::new("sent").unwrap(),
-        priority: Priority::default(),
-        delay_ms: 0,
-        attempts: Attempts::default(),
-    };
-    mail.complete(&grant, Some(Payload::result("250 queued").unwrap()), vec![follow_up]).await.unwrap();
+    let follow_ups = vec![follow_up("archive", "sent-3")];
+    mail.complete(&grant, Some(Payload::result("250 queued").unwrap()), follow_ups).await.unwrap();
     claimer.next().await.unwrap();
     let later = NewItem { delay: MINUTE * 300, ..add("later".to_owned()) };
     mail.add(later).await.unwrap();
     let thumbnails = queue(stage, "thumbnails");
     thumbnails.add_all((0..1_240).map(|n| add(format!("image {n}"))).collect()).await.unwrap();
     dead.unwrap()
+}
+
+/// An item that a completion adds.
+pub fn follow_up(queue: &str, key: &str) -> FollowUp {
+    FollowUp {
+        name: ItemName { queue: queue.parse().unwrap(), id: ItemId::keyed(&key.parse().unwrap()) },
+        payload: Payload::new("sent").unwrap(),
+        priority: Priority::default(),
+        delay_ms: 0,
+        attempts: Attempts::default(),
+    }
 }
 
 /// A process of the namespace `default` that says it is there, and goes on to for as long as the test runs.
@@ -259,6 +264,15 @@ async fn jobs(stage: &Stage) {
     }
 }
 
+fn printed(fate: Fate) -> String {
+    let done = "reading orders\rreading orders 50%\rreading orders 100%\n\u{1b}[32mrolled up\u{1b}[0m 18,220 rows\n<done & dusted>\n";
+    if fate != Fate::Failed {
+        return done.to_owned();
+    }
+    let read: String = (1..60).map(|n| format!("03:00:{n:02} read orders, part {n} of 60\n")).collect();
+    format!("{read}03:01:00 error: the connection to db-1 was closed (part 60 of 60)\nrolled back; exit 2\n")
+}
+
 async fn slot(stage: &Stage, now: Timestamp, job: &str, every: u64, n: u64, runs: u64) {
     let leases = stage.leases();
     let step = every * 60_000;
@@ -279,6 +293,7 @@ async fn slot(stage: &Stage, now: Timestamp, job: &str, every: u64, n: u64, runs
         seq: 0,
     };
     leases.write(&name(job), &Note::Began(slot, token.epoch), &host).await.unwrap();
+    let fate = if n % 11 == 5 { Fate::Failed } else { Fate::Succeeded };
     let usage = Usage { cpu_ms: 1_200 + n * 31, peak_memory_bytes: 48 << 20 };
     let output = RunOutput {
         lease: name(job),
@@ -292,12 +307,10 @@ async fn slot(stage: &Stage, now: Timestamp, job: &str, every: u64, n: u64, runs
         bytes: 48_211,
         file: None,
         is_cut: true,
-        tail: "reading orders\rreading orders 50%\rreading orders 100%\n\u{1b}[32mrolled up\u{1b}[0m 18,220 rows\n<done & dusted>\n"
-            .to_owned(),
+        tail: printed(fate),
     };
     let record =
         output::write(&leases, &Ring::of_lease(&token.lease, token.lineage, 50), &token, &output).await.unwrap();
-    let fate = if n % 11 == 5 { Fate::Failed } else { Fate::Succeeded };
     let exit = if fate == Fate::Failed { 2 } else { 0 };
     let end = RunEnd { usage: Some(usage), output: Some(record), ..RunEnd::new(fate, Some(exit), 41_000 + n * 977) };
     leases.write(&name(job), &Note::Ended(slot, token.epoch, end), &host).await.unwrap();

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use leasehold_conformance::counting::{CountingStore, Counts};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Coordinator, Label, MemoryStore, Result, Retention, Store, Who};
+use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Survey, Swap, Watch};
+use leasehold_core::{Coordinator, Key, Label, MemoryStore, Result, Retention, Shelf, Store, Who};
 use leasehold_server::access::{KeyRing, Keys, NewKey, Scope, VerbSet};
 use leasehold_server::serve::{Exposure, Limits, Opener, Server, Settings, Site};
 use leasehold_stores::Namespace;
@@ -14,6 +15,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tracing::field::{Field, Visit};
+use tracing::{Metadata, Subscriber, span};
 
 /// The system's clock, moved on as a test likes.
 #[derive(Debug, Default)]
@@ -38,12 +41,117 @@ impl Clock for Shifted {
     }
 }
 
+/// Where the server's writes wait while it is shut. Those of the test itself do not.
+#[derive(Debug)]
+pub struct Gate {
+    is_shut: watch::Sender<bool>,
+    waiting: watch::Sender<usize>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Gate { is_shut: watch::Sender::new(false), waiting: watch::Sender::new(0) }
+    }
+}
+
+impl Gate {
+    pub fn shut(&self, is_shut: bool) {
+        self.is_shut.send_replace(is_shut);
+    }
+
+    /// Returns once a write waits.
+    pub async fn until_waiting(&self) {
+        self.waiting.subscribe().wait_for(|waiting| *waiting > 0).await.unwrap();
+    }
+}
+
+/// A store behind the gate.
+#[derive(Debug)]
+struct Gated {
+    inner: Arc<dyn Store>,
+    gate: Arc<Gate>,
+}
+
+#[async_trait]
+impl Store for Gated {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        self.inner.read(key).await
+    }
+
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        self.gate.waiting.send_modify(|waiting| *waiting += usize::from(*self.gate.is_shut.borrow()));
+        self.gate.is_shut.subscribe().wait_for(|is_shut| !is_shut).await.unwrap();
+        self.inner.write(change).await
+    }
+
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.inner.list(shelf, range).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        self.inner.watch(key).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.inner.survey().await
+    }
+}
+
+/// What the server logs.
+#[derive(Debug, Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    /// The first line with this in it.
+    pub fn line(&self, says: &str) -> Option<String> {
+        self.0.lock().unwrap().iter().find(|line| line.contains(says)).cloned()
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("leasehold")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Words::default();
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Words(String);
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!(" {field}={value:?}"));
+    }
+}
+
 /// One store in memory for each namespace, counted.
 #[derive(Debug)]
 struct Memories {
     clock: Arc<Shifted>,
     open: Mutex<HashMap<Namespace, Arc<dyn Store>>>,
     counts: Counts,
+    gate: Arc<Gate>,
 }
 
 impl Memories {
@@ -58,7 +166,7 @@ impl Memories {
 #[async_trait]
 impl Opener for Memories {
     async fn open(&self, namespace: &Namespace) -> Result<Arc<dyn Store>> {
-        Ok(self.store(namespace))
+        Ok(Arc::new(Gated { inner: self.store(namespace), gate: self.gate.clone() }))
     }
 }
 
@@ -71,6 +179,9 @@ pub struct Stage {
     pub counts: Counts,
     /// What the server serves.
     pub site: Site,
+    /// Where its writes can be made to wait.
+    pub gate: Arc<Gate>,
+    pub log: Log,
     memories: Arc<Memories>,
     stop: watch::Sender<bool>,
 }
@@ -84,7 +195,9 @@ impl Stage {
         let (clock, counts) = (Arc::new(Shifted::default()), Counts::default());
         // So that dates look like today's.
         clock.advance(Duration::from_secs(1_098 * 86_400));
-        let memories = Arc::new(Memories { clock: clock.clone(), open: Mutex::default(), counts: counts.clone() });
+        let gate = Arc::default();
+        let memories =
+            Arc::new(Memories { clock: clock.clone(), open: Mutex::default(), counts: counts.clone(), gate });
         let keys = Keys::new(Arc::new(MemoryStore::with_clock(clock.clone()))).with_clock(clock.clone());
         Stage::listen(clock, keys, counts, memories, prefix).await
     }
@@ -114,8 +227,11 @@ impl Stage {
         let served = site.clone();
         let (stop, stopped) = watch::channel(false);
         let (bound, address) = tokio::sync::oneshot::channel();
+        let (log, gate) = (Log::default(), memories.gate.clone());
+        let logged = log.clone();
         // On a thread of its own: a test that waits for a browser does not hold it up.
         std::thread::spawn(move || {
+            let _log = tracing::subscriber::set_default(logged);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let server = Server::bind(&settings, served).await.unwrap();
@@ -124,7 +240,7 @@ impl Stage {
             });
         });
         let address = address.await.unwrap();
-        Stage { address, clock, keys, counts, site, memories, stop }
+        Stage { address, clock, keys, counts, site, gate, log, memories, stop }
     }
 
     /// The leases of the namespace `default`, by a clock that can be moved on.
@@ -215,10 +331,25 @@ impl Client {
         self.post_from(&origin, path, fields).await
     }
 
+    /// Sends a form and does not wait for the answer.
+    pub async fn post_and_leave(&self, path: &str, fields: &[(&str, &str)]) -> TcpStream {
+        let body = form(fields);
+        let cookies: Vec<String> = self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let (address, cookies) = (self.address, cookies.join("; "));
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\nCookie: {cookies}\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
+    }
+
     pub async fn post_from(&mut self, origin: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
-        let body: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+        let body = form(fields);
         let headers = [("Origin", origin), ("Content-Type", "application/x-www-form-urlencoded")];
-        self.send("POST", path, &headers, &body.join("&")).await
+        self.send("POST", path, &headers, &body).await
     }
 
     /// Asks for a stream of events, and leaves it open.
@@ -258,6 +389,10 @@ impl Client {
         }
         answer
     }
+}
+
+fn form(fields: &[(&str, &str)]) -> String {
+    fields.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect::<Vec<_>>().join("&")
 }
 
 fn escaped(text: &str) -> String {

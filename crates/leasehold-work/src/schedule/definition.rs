@@ -266,7 +266,7 @@ impl Definitions {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             let (definitions, next) = self.page(after.as_ref(), PAGE).await?;
-            all.extend(definitions);
+            all.extend(definitions.into_iter().filter_map(|(name, definition)| Some((name, definition.ok()?))));
             match next {
                 Some(next) => after = Some(next),
                 None => return Ok(all),
@@ -280,12 +280,13 @@ impl Definitions {
         &self,
         after: Option<&LeaseName>,
         limit: usize,
-    ) -> Result<(Vec<(LeaseName, Definition)>, Option<LeaseName>)> {
+    ) -> Result<(Vec<(LeaseName, Result<Definition>)>, Option<LeaseName>)> {
         let page = self.coordinator.store().list(Shelf::Job, Range::new(after, limit)).await?;
         let next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
         let decoded = page.entries.into_iter().filter_map(|(name, value)| {
-            let published: Published = codec::decode(KIND, &value.bytes, name.as_str()).ok()?;
-            Some((name, published.definition?))
+            let published = codec::decode::<Published>(KIND, &value.bytes, name.as_str());
+            let definition = published.map(|published| published.definition).transpose()?;
+            Some((name, definition))
         });
         Ok((decoded.collect(), next))
     }

@@ -7,9 +7,10 @@ use crate::access::Verb;
 use crate::api::asked::Asked;
 use crate::api::reading::{duration, field, read};
 use crate::api::values::Time;
-use crate::serve::Problem;
+use crate::serve::{Problem, Waiter};
 use axum::Json;
 use axum::body::Bytes;
+use axum::http::StatusCode;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold_core::{LeaseName, Nonce, Timestamp, Why};
@@ -272,20 +273,36 @@ pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
 /// Removes what was counted. The keys of removed items may be used again.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/bulk/purge", tag = "operators", request_body = Confirmed,
     responses((status = 200, description = "What was done.", body = Acted)))]
-pub async fn purge(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
+pub async fn purge(asked: Asked, place: Waiter, body: Bytes) -> Result<Json<Acted>, Problem> {
     asked.queue_name(Verb::Operate)?;
     let Confirmed { confirm, why } = read(&body)?;
     let why = field("why", Why::named("why", why))?;
     let queue = asked.queue(Verb::Operate).await?;
     let wanted = Confirmation::read(&confirm, &queue, Act::Purge)?;
-    let done = queue.purge(LEAST_AGE, |state| wanted.covers(state)).await?;
-    // What is gone has no history to write it in.
-    tracing::info!(
-        key = asked.caller.key.as_str(),
-        queue = wanted.queue,
-        items = done.items,
-        why = why.as_str(),
-        "purged"
-    );
+    let key = asked.caller.key.clone();
+    // To its end, whether or not the client still waits. It keeps its place among the requests under way for as long.
+    let working = tokio::spawn(async move {
+        let (key, queue_name, why) = (key.as_str(), wanted.queue.as_str(), why.as_str());
+        // What is gone has no history to write it in, and a server may be killed before the last item.
+        tracing::info!(
+            key,
+            queue = queue_name,
+            until = wanted.until,
+            with_dead = wanted.with_dead,
+            why,
+            "purging items"
+        );
+        let purged = queue.purge(LEAST_AGE, |state| wanted.covers(state)).await;
+        match &purged {
+            Ok(purged) => tracing::info!(key, queue = queue_name, items = purged.items, why, "purged items"),
+            Err(error) => tracing::warn!(key, queue = queue_name, why, "a purge was interrupted: {error}"),
+        }
+        drop(place);
+        purged
+    });
+    let done = working.await.map_err(|_| {
+        let detail = "the purge broke off; count again to see what is left";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    })??;
     Ok(Json(Acted { done: done.items as u64, skipped: done.troubles.len() as u64, next: None }))
 }

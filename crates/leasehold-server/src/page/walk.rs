@@ -1,0 +1,54 @@
+//! How a page goes through a listing: from name to name, past what its visitor may not see, a bounded number of steps.
+//!
+//! Promise: whatever lies in front of what the visitor may see costs nothing, as far as names tell. A walk that ended before the
+//! last name says where to go on, so that a page never says that nothing is there when it only did not look. Non-promise: names
+//! that only a pattern tells apart (`*/docs`) are looked at one by one.
+
+use super::budget::SEARCH_STEP;
+use crate::api::cursor::Beginnings;
+use leasehold_core::LeaseName;
+
+/// A walk through the names of a shelf.
+#[derive(Debug)]
+pub struct Walk {
+    reach: Beginnings,
+    at: Option<LeaseName>,
+    is_over: bool,
+    steps: usize,
+    size: usize,
+}
+
+impl Walk {
+    /// Behind this name, or from the beginning on: one step of the first size, and as many larger ones as are allowed.
+    pub fn new(reach: Beginnings, after: Option<&LeaseName>, first: usize, steps: usize) -> Self {
+        let at = after.map_or_else(|| reach.first(), |after| reach.after(after));
+        let is_over = reach.is_empty() || (after.is_some() && at.is_none());
+        Walk { reach, at, is_over, steps, size: first }
+    }
+
+    /// Where to list from next, and how many; none if there is no more, or the steps are spent.
+    pub fn step(&mut self) -> Option<(Option<LeaseName>, usize)> {
+        if self.is_over {
+            return None;
+        }
+        self.steps = self.steps.checked_sub(1)?;
+        Some((self.at.clone(), std::mem::replace(&mut self.size, SEARCH_STEP)))
+    }
+
+    /// Notes that this name was looked at.
+    pub fn pass(&mut self, name: &LeaseName) {
+        self.at = Some(name.clone());
+    }
+
+    /// Ends a step. `more` is whether there are names behind the last one that was looked at.
+    pub fn end(&mut self, more: bool) {
+        let next = self.at.as_ref().filter(|_| more).and_then(|at| self.reach.after(at));
+        self.is_over = next.is_none();
+        self.at = next;
+    }
+
+    /// Where to go on, if there may be more.
+    pub fn next(self) -> Option<LeaseName> {
+        self.at.filter(|_| !self.is_over)
+    }
+}
