@@ -41,9 +41,12 @@ const ANYWAY: u32 = 15;
 /// So that proxies see that the stream lives.
 const ALIVE: Duration = Duration::from_secs(15);
 
+/// A namespace, or a single thing in one, and its number of hints.
+type ByTopic = HashMap<(Namespace, Option<About>), watch::Receiver<u64>>;
+
 /// The number of hints so far, for each namespace that somebody watches, and for each single thing in one.
 #[derive(Debug, Default)]
-pub struct Pulses(Mutex<HashMap<(Namespace, Option<About>), watch::Receiver<u64>>>);
+pub struct Pulses(Mutex<ByTopic>);
 
 impl Pulses {
     /// Hints of this namespace. The first to ask starts the task that looks.
@@ -87,7 +90,7 @@ impl Pulses {
         pulse
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<(Namespace, Option<About>), watch::Receiver<u64>>> {
+    fn all(&self) -> MutexGuard<'_, ByTopic> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
