@@ -124,7 +124,7 @@ async fn a_link_of_another_site_leads_to_its_page() {
     let stage = Stage::start().await;
     acquire(&stage.leases(), "watched", holder("box-1", "first", 1), "1h").await;
     let key = stage.key("ada", "read", &["*"], None).await;
-    Browser::start(&stage, "link", &[("KEY", &key)]).ends_well().await;
+    Browser::start(&stage.url(), "link", &[("KEY", &key)]).ends_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,7 +135,7 @@ async fn what_an_item_has_only_once_it_is_done_appears() {
     let id = mail.add(NewItem::default()).await.unwrap().name().id.clone();
     let claim = mail.claim_item(&id, holder("box-1", "mailer", 7), "1h".parse().unwrap()).await.unwrap().unwrap();
     let key = stage.key("ada", ALL, &["*"], None).await;
-    let mut browser = Browser::start(&stage, "done", &[("KEY", &key), ("DEAD", id.as_str())]);
+    let mut browser = Browser::start(&stage.url(), "done", &[("KEY", &key), ("DEAD", id.as_str())]);
     assert_eq!(browser.asks().await.as_deref(), Some("complete it"));
     let result = Some(Payload::result("250 queued").unwrap());
     mail.complete(&claim, result, vec![crate::scene::follow_up("archive", "sent-1")]).await.unwrap();
@@ -149,7 +149,7 @@ async fn slots_are_in_the_viewers_zone_and_an_output_opens_at_its_end() {
     let stage = Stage::start().await;
     morning(&stage).await;
     let key = stage.key("ada", "read", &["*"], None).await;
-    Browser::start(&stage, "slots", &[("KEY", &key)]).ends_well().await;
+    Browser::start(&stage.url(), "slots", &[("KEY", &key)]).ends_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
