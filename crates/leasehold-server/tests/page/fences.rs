@@ -127,7 +127,7 @@ async fn the_timeline_marks_where_stale_writes_were_refused() {
     let drawing = page.split("<figure").nth(1).unwrap().split("</figure>").next().unwrap();
     let title =
         "write of epoch 1 to file:out.json by &#60;b&#62;ada&#60;/b&#62;@box-1 refused, 2 times: epoch 2 was there";
-    assert!(drawing.contains(title) && drawing.contains("</i>write refused"), "{drawing}");
+    assert!(drawing.contains(title) && drawing.contains("</i>a stale write was refused"), "{drawing}");
     assert_eq!(drawing.matches("<path class=\"refused\"").count(), 2);
     assert!(drawing.contains("2 tenures, 2 refused writes, from"), "{drawing}");
 }
