@@ -124,6 +124,19 @@ impl Issuer {
         self.file.as_deref()
     }
 
+    /// What is wrong with its file of keys.
+    pub(super) async fn check_file(&self) -> Option<String> {
+        let bytes = match read(self.file()?).await {
+            Ok(bytes) => bytes,
+            Err(what) => {
+                return Some(format!("{what}; until they can be read, no token of `{}` is accepted", self.url));
+            }
+        };
+        let what = KeySet::parse(&bytes).err()?;
+        let place = self.file()?.display();
+        Some(format!("`{place}` has no keys: {what}; until it has, no token of `{}` is accepted", self.url))
+    }
+
     /// That this issuer signed a token.
     pub async fn check(self: &Arc<Self>, token: &Jwt) -> Result<(), Refusal> {
         let came = self.clock.now();
@@ -217,7 +230,11 @@ impl Issuer {
     async fn fetch_now(&self) -> Result<KeySet, String> {
         let issuer = &self.url;
         let fetched = match &self.file {
-            Some(file) => read(file).await,
+            // Where it is, and what is wrong with it, is told to the log alone: nobody needs a key to ask.
+            Some(file) => read(file).await.map_err(|what| {
+                tracing::warn!(issuer = issuer.as_str(), "{what}");
+                format!("this server has no keys of `{issuer}` now; its log says more")
+            }),
             None => match tokio::time::timeout(PATIENCE, self.download()).await {
                 Ok(fetched) => fetched,
                 Err(_) => Err(format!("`{issuer}` did not answer within {}", format_duration(PATIENCE))),

@@ -245,7 +245,7 @@ fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
             Kind::Unsupported,
             format!("the certificate of {place} or ours is not accepted; name the authority with `?ca=/path`"),
         ),
-        ConnectErrorKind::Tls => (Kind::Unsupported, format!("no tls connection to {place} can be made")),
+        ConnectErrorKind::Tls => (Kind::Unsupported, format!("cannot make a TLS connection to {place}")),
         ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{place} cannot be understood")),
         _ => (Kind::Unavailable, format!("cannot reach {place}; is it running?")),
     };

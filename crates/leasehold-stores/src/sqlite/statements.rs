@@ -84,8 +84,16 @@ impl Database {
         let place = self.path.display();
         match std::fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(found),
-            Ok(_) => Err(Error::new(Kind::Unavailable, format!("{place} was replaced by another file; start again"))),
-            Err(e) => Err(Error::unavailable(format!("{place} was moved away; start again"), e)),
+            Ok(_) => Err(Error::new(
+                Kind::Unavailable,
+                format!(
+                    "{place} was replaced by another file; nothing is read or written until the first one is back there"
+                ),
+            )),
+            Err(e) => Err(Error::unavailable(
+                format!("{place} was moved away; nothing is read or written until it is back there"),
+                e,
+            )),
         }
     }
 
