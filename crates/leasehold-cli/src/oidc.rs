@@ -65,7 +65,7 @@ mod rules {
     fn one(table: &toml::Value, folder: &Path) -> Result<Rule> {
         let table: OidcTable = read_table(table)?;
         let names = table.names.unwrap_or_else(|| vec!["*".to_owned()]);
-        let names = field("names", names.iter().map(|name| name.parse()).collect::<Result<_>>())?;
+        let names = field("names", names.iter().map(|name| name.parse()).collect::<Result<Vec<_>>>())?;
         let verbs = field("allow", table.allow.iter().map(|verb| verb.parse()).collect::<Result<Vec<Verb>>>())?;
         field("names", check_patterns(&names))?;
         let scope = Scope::new(field("namespace", table.namespace.parse())?, names, VerbSet::of(verbs));

@@ -1,8 +1,8 @@
 //! How an address that may contain a secret is shown, and where secrets are read from.
 //!
 //! Promise: these are shown as `***`, wherever in a text a URL is: its password, a user without a password where a
-//! token may stand, the value of a field whose name suggests a secret, and a server's key wherever it is. Non-promise: a secret in a path, in a
-//! fragment or in a field with another name is not recognised.
+//! token may stand, and the value of a field whose name suggests a secret. So is a server's key, wherever it is.
+//! Non-promise: another secret in a path, in a fragment or in a field with another name is not recognised.
 
 use crate::error::{Error, Kind, Result};
 use std::borrow::Cow;

@@ -111,7 +111,7 @@ async fn revoke(context: &Context, args: &KeyRevoke) -> Result<Exit> {
         }
     };
     // Who revoked it before, and why, stays as it is.
-    let told = match ended.revoked().filter(|(_, earlier)| earlier != why.as_str()) {
+    let told = match ended.revoked().filter(|(_, earlier)| *earlier != why.as_str()) {
         Some((by, earlier)) => {
             format!("key {id} ({}) was revoked before, by {by}: {earlier}; nothing changed\n", ended.label())
         }

@@ -191,6 +191,6 @@ fn the_log_says_once_that_the_store_is_away_and_once_that_it_is_back() {
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("warn")).collect();
     // The keys' store, the namespace's, and the first request that failed.
     assert!((1..=3).contains(&warnings.len()), "{log}");
-    assert!(warnings.iter().any(|line| line.contains("nothing is read or written until it is back there")), "{log}");
+    assert!(warnings.iter().any(|line| line.contains("bring it back, and it is used again")), "{log}");
     assert!(log.contains("401 in ") && log.contains("(key_malformed)"), "{log}");
 }

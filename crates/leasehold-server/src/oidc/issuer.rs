@@ -216,6 +216,11 @@ impl Issuer {
                 }
                 Err(what) => {
                     tracing::warn!(issuer = issuer.url.as_str(), "the keys of an issuer cannot be fetched: {what}");
+                    // Where a file is, and what is wrong with it, is told to the log alone: nobody needs a key to ask.
+                    let what = match &issuer.file {
+                        Some(_) => format!("this server cannot read its keys of `{}`; its log says more", issuer.url),
+                        None => what,
+                    };
                     known.failed = Some((what.clone(), at));
                     Err(away(what, ASKED.every))
                 }
@@ -230,11 +235,7 @@ impl Issuer {
     async fn fetch_now(&self) -> Result<KeySet, String> {
         let issuer = &self.url;
         let fetched = match &self.file {
-            // Where it is, and what is wrong with it, is told to the log alone: nobody needs a key to ask.
-            Some(file) => read(file).await.map_err(|what| {
-                tracing::warn!(issuer = issuer.as_str(), "{what}");
-                format!("this server has no keys of `{issuer}` now; its log says more")
-            }),
+            Some(file) => read(file).await,
             None => match tokio::time::timeout(PATIENCE, self.download()).await {
                 Ok(fetched) => fetched,
                 Err(_) => Err(format!("`{issuer}` did not answer within {}", format_duration(PATIENCE))),

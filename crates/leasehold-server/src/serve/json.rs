@@ -2,13 +2,12 @@
 //!
 //! Promise: a line ends with what was answered, so that a terminal shows it and tools that read lines take it.
 
+use super::problem::Problem;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use leasehold_core::{Error, Kind};
 use serde::Serialize;
-
-use super::problem::Problem;
 
 /// An answer, as one line of JSON.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 use super::traffic::LoggedKind;
 use crate::access::{Denied, Refused};
 use crate::discreet::is_logged;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use leasehold_core::{Error, HolderId, Kind};
@@ -154,12 +154,13 @@ impl IntoResponse for Problem {
 /// The same answer; if the endpoint does not allow the method, one that says which it does.
 pub(super) fn naming_methods(method: &Method, response: Response) -> Response {
     let is_ours = matches!(response.extensions().get(), Some(LoggedKind("method_not_allowed")));
-    let Some(allow) = response.headers().get(ALLOW).filter(|_| is_ours).cloned() else { return response };
+    let Some(allow) = response.headers().get(ALLOW).filter(|_| is_ours) else { return response };
     let methods = allow.to_str().unwrap_or_default().replace(',', " or ");
     let detail = format!("this endpoint does not allow {method}; use {methods}");
-    let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail).into_response();
-    response.headers_mut().insert(ALLOW, allow);
-    response
+    let mut named = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail).into_response();
+    let others = response.headers().iter().filter(|(name, _)| **name != CONTENT_LENGTH);
+    others.for_each(|(name, value)| drop(named.headers_mut().insert(name, value.clone())));
+    named
 }
 
 impl From<Error> for Problem {

@@ -87,11 +87,11 @@ impl Database {
             Ok(_) => Err(Error::new(
                 Kind::Unavailable,
                 format!(
-                    "{place} was replaced by another file; nothing is read or written until the first one is back there"
+                    "{place} was replaced by another file; bring the first one back, or restart this process to use the new one"
                 ),
             )),
             Err(e) => Err(Error::unavailable(
-                format!("{place} was moved away; nothing is read or written until it is back there"),
+                format!("{place} was moved away; bring it back, and it is used again"),
                 e,
             )),
         }
