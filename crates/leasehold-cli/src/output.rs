@@ -2,6 +2,7 @@
 
 use crate::exit::Exit;
 use crate::log;
+use leasehold_core::secret::without_keys;
 use leasehold_core::{Error, Kind, Result, Timestamp, format_duration};
 use serde_json::Value;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};

@@ -90,10 +90,9 @@ impl Database {
                     "{place} was replaced by another file; bring the first one back, or restart this process to use the new one"
                 ),
             )),
-            Err(e) => Err(Error::unavailable(
-                format!("{place} was moved away; bring it back, and it is used again"),
-                e,
-            )),
+            Err(e) => {
+                Err(Error::unavailable(format!("{place} was moved away; bring it back, and it is used again"), e))
+            }
         }
     }
 
