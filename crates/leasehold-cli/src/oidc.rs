@@ -19,7 +19,7 @@ mod rules {
     use super::OidcTables;
     use crate::toml_reader::read_table;
     use leasehold_core::{Error, Kind, Result, parse_duration};
-    use leasehold_server::access::{Scope, Verb, VerbSet};
+    use leasehold_server::access::{Scope, Verb, VerbSet, check_patterns};
     use leasehold_server::oidc::{Claims, Lasts, Rule, Wanted, check_scope};
     use serde::Deserialize;
     use std::collections::BTreeMap;
@@ -65,8 +65,9 @@ mod rules {
     fn one(table: &toml::Value, folder: &Path) -> Result<Rule> {
         let table: OidcTable = read_table(table)?;
         let names = table.names.unwrap_or_else(|| vec!["*".to_owned()]);
-        let names = field("names", names.iter().map(|name| name.parse()).collect::<Result<_>>())?;
+        let names = field("names", names.iter().map(|name| name.parse()).collect::<Result<Vec<_>>>())?;
         let verbs = field("allow", table.allow.iter().map(|verb| verb.parse()).collect::<Result<Vec<Verb>>>())?;
+        field("names", check_patterns(&names))?;
         let scope = Scope::new(field("namespace", table.namespace.parse())?, names, VerbSet::of(verbs));
         let scope = field("allow", scope.and_then(|scope| check_scope(&scope).map(|()| scope)))?;
         let lasts = field("lasts", table.lasts.as_deref().map(|text| Lasts::new(parse_duration(text)?)).transpose())?;

@@ -2,6 +2,7 @@
 
 use crate::exit::Exit;
 use crate::log;
+use leasehold_core::secret::without_keys;
 use leasehold_core::{Error, Kind, Result, Timestamp, format_duration};
 use serde_json::Value;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
@@ -61,20 +62,21 @@ pub fn json(value: &Value) -> Result<()> {
 
 /// Says something to whoever started the command, on standard error.
 pub fn say(text: &str) {
-    tracing::info!(target: log::SAY, "{text}");
+    tracing::info!(target: log::SAY, "{}", without_keys(text));
 }
 
 /// Says what ended the command, and gives its exit code.
 pub fn fail(error: &Error) -> Exit {
     let exit = Exit::from(error);
-    tracing::error!(target: log::SAY, exit_code = exit.code(), "{error}");
+    tracing::error!(target: log::SAY, exit_code = exit.code(), "{}", without_keys(&error.to_string()));
     exit
 }
 
 /// Asks whether to do it; without anybody to ask that is an error, not a yes.
 pub fn agreed(what: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        let message = format!("this would {what}, and there is no terminal to ask on; add --yes to do it");
+        let message =
+            format!("nothing was done: this would {what}; there is no terminal to ask on, so add --yes to do it");
         return Err(Error::new(Kind::Invalid, message));
     }
     let _ = write!(std::io::stderr(), "leasehold: {what}? [y/N] ");
@@ -116,6 +118,11 @@ pub fn rough(duration: Duration) -> String {
         return format!("{}.{}s", rounded / 1000, rounded % 1000 / 100);
     }
     format_duration(Duration::from_millis(rounded))
+}
+
+/// So many of these: `1 job`, `2 jobs`.
+pub fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// A number of bytes, rounded to what people read: `12MB`.

@@ -35,7 +35,7 @@ impl std::fmt::Debug for RawTables {
 /// What is written as a list of tables, each under its name in double brackets.
 const TABLES: [&str; 3] = ["job", "notify", "oidc"];
 /// Fields with a number and its unit.
-const DURATIONS: [&str; 11] = [
+const DURATIONS: [&str; 12] = [
     "ttl",
     "grace",
     "history_age",
@@ -47,6 +47,7 @@ const DURATIONS: [&str; 11] = [
     "catch_up_max_age",
     "late_after",
     "remind",
+    "lasts",
 ];
 
 /// Reads TOML, and says in which line it is wrong.
@@ -154,7 +155,9 @@ impl Field {
         let is_whole = value.bytes().all(|b| b.is_ascii_digit());
         match DURATIONS.contains(&name.as_str()) {
             true if is_number && is_whole => {
-                format!("`{name}` has no unit; write it with a unit, in quotes: {name} = \"{value}s\"")
+                // Nobody gives a key for a few seconds.
+                let unit = if name == "lasts" { 'm' } else { 's' };
+                format!("`{name}` has no unit; write it with a unit, in quotes: {name} = \"{value}{unit}\"")
             }
             true => format!("`{name}` is a time; write it with a unit, in quotes, such as {name} = \"90s\""),
             false if self.is_element => format!("`{name}` is a list of texts; write each in quotes: \"{value}\""),

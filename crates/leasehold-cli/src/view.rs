@@ -30,8 +30,11 @@ pub fn state(lease: &Inspection) -> &'static str {
 /// The same for people, who should also see that nobody will follow the holder, or that an operator waits for it.
 fn told_state(lease: &Inspection) -> String {
     let mut told = state(lease).to_owned();
-    if told == "held" && lease.record.paused.is_some() {
-        told.push_str(", paused");
+    match told.as_str() {
+        "held" if lease.record.paused.is_some() => told.push_str(", paused"),
+        // Its holder is still shown, with the time at which it expired.
+        "paused" if lease.record.tenure.is_some() => told.insert_str(0, "expired, "),
+        _ => {}
     }
     if lease.record.live_drain(lease.now).is_some() {
         told.push_str(", draining");
@@ -215,7 +218,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
             rough(tenure.deadline.saturating_since(now)),
         ),
         Refusal::Paused(mark) => {
-            format!("`{lease}` was paused by {} {}: {}", mark.by, relative(mark.at, now), mark.why)
+            format!("`{lease}` was paused by {}, {}: {}", mark.by, relative(mark.at, now), mark.why)
         }
         Refusal::Draining(drain) => format!(
             "`{lease}` is kept for {}, who asked its holder to finish {}: {}; that ends {}",
@@ -233,7 +236,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
             format!("`{lease}` was held until {since}, and is forgotten only after a day; nothing changed")
         }
         Refusal::Forgotten(mark) => {
-            format!("`{lease}` was forgotten by {} {}: {}", mark.by, relative(mark.at, now), mark.why)
+            format!("`{lease}` was forgotten by {}, {}: {}", mark.by, relative(mark.at, now), mark.why)
         }
         Refusal::NotHeld => format!("nobody holds `{lease}`"),
         Refusal::AlreadyRun(mark) => {
@@ -257,7 +260,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         ),
         Refusal::RequestExpired { .. } => format!("`{lease}`: the request for this run was not taken up in time"),
         Refusal::OtherPause(mark) => format!(
-            "`{lease}` was paused again by {} {}: {}; nothing changed, look again",
+            "`{lease}` was paused again by {}, {}: {}; nothing changed, look again",
             mark.by,
             relative(mark.at, now),
             mark.why

@@ -319,7 +319,7 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     let span = ["schedule", "backfill", "daily", "--from", "2026-01-10T00:00:00Z", "--to", "2026-01-14T00:00:00Z"];
     let asked = home.done(&span).expect(64);
     assert!(asked.stderr.contains(
-        "would run 4 slots of `daily` from 2026-01-10T02:00:00Z to 2026-01-13T02:00:00Z, and there is no terminal"
+        "would run 4 slots of `daily` from 2026-01-10T02:00:00Z to 2026-01-13T02:00:00Z; there is no terminal"
     ));
     home.done(&[&span[..], &["--yes", "--max", "3"]].concat()).expect(64);
     std::fs::remove_file(home.path("ran")).unwrap();

@@ -236,7 +236,8 @@ impl fmt::Display for Error {
                 text.push_str(": ");
                 text.push_str(&cause_text);
             }
-            source = cause.source();
+            // Our own errors print their causes too.
+            source = if cause.is::<Error>() { None } else { cause.source() };
         }
         f.write_str(&text)?;
         self.origin.as_ref().map_or(Ok(()), |origin| write!(f, " ({origin})"))
@@ -300,6 +301,9 @@ mod tests {
         let inner = Error::new(Kind::Unavailable, "connection refused");
         let outer = Error::unavailable("cannot reach the server", "driver: connection refused");
         assert_eq!(outer.with_source(inner).to_string(), "cannot reach the server: connection refused");
+        let inner = Error::unavailable("cannot reach it", "refused");
+        let outer = Error::new(Kind::Unsupported, "it speaks no TLS").with_source(inner);
+        assert_eq!(outer.to_string(), "it speaks no TLS: cannot reach it: refused");
         let io = std::io::Error::other(std::io::Error::other("refused"));
         assert_eq!(Error::unavailable("cannot reach it", io).to_string(), "cannot reach it: refused");
     }

@@ -1,10 +1,11 @@
 //! How an address that may contain a secret is shown, and where secrets are read from.
 //!
 //! Promise: these are shown as `***`, wherever in a text a URL is: its password, a user without a password where a
-//! token may stand, and the value of a field whose name suggests a secret. Non-promise: a secret in a path, in a
-//! fragment or in a field with another name is not recognised.
+//! token may stand, and the value of a field whose name suggests a secret. So is a server's key, wherever it is.
+//! Non-promise: another secret in a path, in a fragment or in a field with another name is not recognised.
 
 use crate::error::{Error, Kind, Result};
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 
@@ -14,18 +15,56 @@ pub const HIDDEN: &str = "***";
 /// Words in the names of fields whose values are hidden.
 const SECRETS: [&str; 5] = ["pass", "pwd", "secret", "token", "key"];
 
-/// Text with the secrets in its URLs hidden.
+/// What the schemes end with in whose URLs a user without a password may be a token.
+const TOKEN_SCHEMES: [&str; 3] = ["http", "https", "leasehold"];
+
+/// What a server's key begins with.
+const KEY_BEGINS: &str = "lh_";
+/// How much of a key may be shown: `lh_w_` and its id, which is no secret.
+const KEY_SHOWN: usize = 13;
+
+/// Text with the servers' keys in it hidden, wherever they are: only their ids are shown.
+///
+/// ```
+/// use leasehold_core::secret::without_keys;
+/// assert_eq!(without_keys("what is `lh_w_k3m7q2xahunter2`?"), "what is `lh_w_k3m7q2xa***`?");
+/// ```
+pub fn without_keys(text: &str) -> Cow<'_, str> {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(KEY_BEGINS) {
+        let end = rest[at..]
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .map_or(rest.len(), |length| at + length);
+        let key = &rest[at..end];
+        // Whatever precedes it in the same word may be part of a mistyped one, and is shown: no key has it.
+        shown.push_str(&rest[..at]);
+        match key.get(..KEY_SHOWN).filter(|begin| key.len() > begin.len()) {
+            Some(begin) => shown.extend([begin, HIDDEN]),
+            None => shown.push_str(key),
+        }
+        rest = &rest[end..];
+    }
+    if shown.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// Text with the secrets in its URLs hidden, and servers' keys.
 ///
 /// ```
 /// use leasehold_core::secret::redacted;
 /// assert_eq!(redacted("cannot reach https://joe:hunter2@host/x?a=b"), "cannot reach https://joe:***@host/x?a=b");
 /// ```
 pub fn redacted(text: &str) -> String {
+    let text = &*without_keys(text);
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let scheme = rest[..at].rsplit(|c: char| !(c.is_ascii_alphanumeric() || "+-.".contains(c))).next();
-        let is_web = scheme.is_some_and(|scheme| scheme.ends_with("http") || scheme.ends_with("https"));
+        let is_web = scheme.is_some_and(|scheme| TOKEN_SCHEMES.iter().any(|end| scheme.ends_with(end)));
         let (before, after) = rest.split_at(at + 3);
         shown.push_str(before);
         let is_end = |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`');
@@ -170,7 +209,7 @@ pub fn in_file_of(name: &str) -> Result<Option<String>> {
     let file = format!("{name}_FILE");
     let Some(path) = text_of(&file)? else { return Ok(None) };
     in_file(&path).map_err(|e| {
-        let form = format!("{file} is to name a file of text, of at most {MAX_FILE_BYTES} bytes");
+        let form = format!("{file} names a text file of at most {MAX_FILE_BYTES} bytes");
         Error::invalid("path of a secret", &path, form).with_source(e)
     })
 }
@@ -238,6 +277,9 @@ mod tests {
         for (text, shown) in [
             ("https://joe:hunter2@host/x", "https://joe:***@host/x"),
             ("https://hunter2@host/x", "https://***@host/x"),
+            ("leasehold://hunter2@host/x", "leasehold://***@host/x"),
+            ("lh_w_k3m7q2xahunter2 and lh_w_k3m7q2xa", "lh_w_k3m7q2xa*** and lh_w_k3m7q2xa"),
+            ("x://lh_w_k3m7q2xahunter2/y?lh_", "x://lh_w_k3m7q2xa***/y?lh_"),
             ("https://:hunter2@host/x", "https://***@host/x"),
             ("do+https://hunter2@host", "do+https://***@host"),
             ("ssh://git@host/x", "ssh://git@host/x"),

@@ -324,7 +324,8 @@ impl Change {
 /// The error for a change that a client may not make.
 pub fn direct(key: &Key) -> Error {
     let message = format!(
-        "`{key}` cannot be changed through a server; run this where the store itself can be opened, with its own URL"
+        "this cannot be done through a server (it would change `{key}`); run it where the store itself can be opened, with its \
+         own URL"
     );
     Error::new(Kind::Unsupported, message)
 }
@@ -372,6 +373,9 @@ pub struct Problem {
     pub detail: String,
     /// The error's [`Kind`], which says what to do next.
     pub kind: String,
+    /// The field of the request that is wrong, or the part of its path that names nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
     /// The epoch that the request held, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_epoch: Option<Epoch>,

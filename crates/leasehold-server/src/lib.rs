@@ -15,6 +15,8 @@ mod discreet;
 mod early;
 #[cfg(feature = "server")]
 pub mod oidc;
+#[cfg(feature = "server")]
+mod outage;
 pub mod outbound;
 #[cfg(feature = "server")]
 mod pace;

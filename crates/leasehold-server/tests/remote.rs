@@ -145,7 +145,9 @@ async fn a_key_allows_its_verbs_on_its_names_and_nothing_else() {
         let may_look = verbs != "work";
         match leases.inspect(&ours).await {
             Ok(_) => assert!(may_look, "{verbs}"),
-            Err(error) => assert!(!may_look && error.to_string().contains("does not allow `read`"), "{verbs}: {error}"),
+            Err(error) => {
+                assert!(!may_look && error.to_string().contains("does not allow `hold` (to look"), "{verbs}: {error}")
+            }
         }
         if !may_look {
             assert!(leases.list(None, 10).await.unwrap().entries.is_empty(), "{verbs}");
@@ -552,7 +554,7 @@ async fn a_client_that_expects_tls_or_none_in_error_is_told_how_the_url_begins()
     let told = refused("leasehold+http", &sealed, "").await;
     assert!(told.contains("answers with TLS: use `leasehold://`"), "{told}");
     let told = refused("leasehold", &sealed, "").await;
-    assert!(told.contains("name your CA: `?ca=FILE`"), "{told}");
+    assert!(told.contains("name it: `?ca=FILE`"), "{told}");
     let url = format!("leasehold://:{key}@{}/team?ca={}", sealed.address, at("cert").display());
     leasehold_stores::open(&url.parse().unwrap()).await.unwrap();
 }

@@ -10,7 +10,19 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Schemes for which a user without a password is, or may be, a token.
-const TOKEN_SCHEMES: &[&str] = &["nats", "tls", "nats+tls", "do+https", "do+http"];
+const TOKEN_SCHEMES: &[&str] = &[
+    "nats",
+    "tls",
+    "nats+tls",
+    "do+https",
+    "do+http",
+    "leasehold",
+    "leasehold+http",
+    "redis",
+    "rediss",
+    "valkey",
+    "valkeys",
+];
 
 /// Whether a user without a password is a secret in URLs of this scheme.
 pub(crate) fn is_token(scheme: &str) -> bool {
@@ -121,7 +133,10 @@ impl Address {
             return Ok(());
         };
         let mut known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-        known.push("`namespace`".into());
+        // The path of a server's URL has it.
+        if !self.scheme.starts_with("leasehold") {
+            known.push("`namespace`".into());
+        }
         Err(self.invalid(format!("the option `{}` is not known; known are {}", printable(name), known.join(", "))))
     }
 

@@ -139,7 +139,7 @@ async fn a_database_that_was_replaced_takes_no_more_writes() {
     std::fs::rename(&path, folder.path().join("old.db")).unwrap();
     let error = leases.acquire(&name, &ask).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    assert!(error.to_string().contains("start again"), "{error}");
+    assert!(error.to_string().contains("bring it back"), "{error}");
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn what_is_read_from_a_file_that_was_replaced_is_refused() {
     std::fs::rename(folder.path().join("copy.db"), &path).unwrap();
     for error in [leases.inspect(&name).await.unwrap_err(), leases.list(None, 10).await.unwrap_err()] {
         assert_eq!(error.kind(), Kind::Unavailable);
-        assert!(error.to_string().contains("was replaced by another file; start again"), "{error}");
+        assert!(error.to_string().contains("was replaced by another file; bring the first one back"), "{error}");
     }
 }
 

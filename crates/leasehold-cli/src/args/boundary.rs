@@ -1,6 +1,6 @@
 //! The words of `proxy`, `mcp-gate` and `mcp`: guards at the boundary of a service or of an agent's tools.
 
-use super::within;
+use super::{sized, within};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,12 +47,12 @@ pub struct Proxy {
     /// How long a newer epoch waits for older requests before they are cut
     #[arg(long, value_name = "DURATION", default_value = "5s", allow_hyphen_values = true)]
     pub drain: String,
-    /// The longest request body, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024 * 1024)]
+    /// The longest request body, such as 512KiB or 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = sized::<0, { u64::MAX }>, default_value = "64MiB")]
     pub max_body: u64,
-    /// The longest request head, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = within::<8192, 1_048_576>, default_value_t = 65_536)]
-    pub max_head: u32,
+    /// The longest request head
+    #[arg(long, value_name = "SIZE", value_parser = sized::<8192, 1_048_576>, default_value = "64KiB")]
+    pub max_head: u64,
     /// How many requests may be under way at once
     #[arg(long, value_name = "N", value_parser = within::<1, 1_000_000>, default_value_t = 1024)]
     pub max_requests: u32,
@@ -103,9 +103,9 @@ pub struct McpGate {
     /// Ask the store before every gated call, instead of relying on the last heartbeat
     #[arg(long)]
     pub every_call: bool,
-    /// The longest line from the client, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = within::<1024, 1_073_741_824>, default_value_t = 16 * 1024 * 1024)]
-    pub max_line: u32,
+    /// The longest line from the client, such as 512KiB or 16MiB
+    #[arg(long, value_name = "SIZE", value_parser = sized::<1024, 1_073_741_824>, default_value = "16MiB")]
+    pub max_line: u64,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,

@@ -245,6 +245,12 @@ Examples:\n  \
     Man(Man),
 }
 
+/// A number of bytes from `LOW` to `HIGH`, with or without a unit: `65536`, `64KiB`, `1MiB`. Units are steps of 1024.
+fn sized<const LOW: u64, const HIGH: u64>(text: &str) -> Result<u64, String> {
+    let bytes = crate::kept::bytes_of(text).filter(|bytes| (LOW..=HIGH).contains(bytes));
+    bytes.ok_or_else(|| format!("use {LOW} to {HIGH}, or with a unit, such as 64KiB or 1MiB"))
+}
+
 /// A number from `LOW` to `HIGH`, refused in the words of every other wrong value.
 fn within<const LOW: u32, const HIGH: u32>(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (LOW..=HIGH).contains(number));

@@ -1,6 +1,6 @@
 //! The words of `serve` and `key`.
 
-use super::{Monitoring, within};
+use super::{Monitoring, sized, within};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -14,8 +14,9 @@ Examples:
 The first server on a store without keys makes one key that may do everything, and prints it once, on standard error. Make
 others with `leasehold key create`, then revoke it. Any number of servers may run on one store.
 
-Clients name the server with --store leasehold://HOST/NAMESPACE, and their key in LEASEHOLD_KEY, or in the file that
-LEASEHOLD_KEY_FILE names.")]
+Clients name the server with --store leasehold://HOST/NAMESPACE (port 443, unless the URL names another), or on this machine
+with leasehold+http://127.0.0.1/NAMESPACE (port 7117), and their key in LEASEHOLD_KEY, or in the file that LEASEHOLD_KEY_FILE
+names.")]
 pub struct Serve {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7117")]
@@ -35,12 +36,12 @@ pub struct Serve {
     /// Write the first key to this new file, which only its owner can read, instead of printing it
     #[arg(long, value_name = "PATH")]
     pub bootstrap_key_file: Option<PathBuf>,
-    /// The longest request body, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = within::<1024, 1_073_741_824>, default_value_t = 1024 * 1024)]
-    pub max_body: u32,
-    /// The longest request head, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = within::<8192, 1_048_576>, default_value_t = 16_384)]
-    pub max_head: u32,
+    /// The longest request body, such as 512KiB or 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = sized::<1024, 1_073_741_824>, default_value = "1MiB")]
+    pub max_body: u64,
+    /// The longest request head
+    #[arg(long, value_name = "SIZE", value_parser = sized::<8192, 1_048_576>, default_value = "16KiB")]
+    pub max_head: u64,
     /// How many connections may be open at once
     #[arg(long, value_name = "N", value_parser = within::<1, 1_000_000>, default_value_t = 16_384)]
     pub max_connections: u32,

@@ -12,7 +12,7 @@ mod setting;
 mod writer;
 
 pub use object::Bucket;
-pub use setting::{OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE, Size, Target, check_variables, parse_runs};
+pub use setting::{OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE, Size, Target, bytes_of, check_variables, parse_runs};
 
 use crate::supervise::settlement::PATIENCE;
 use crate::supervise::{Gathered, Sink, Tail};

@@ -90,12 +90,17 @@ impl Size {
     const UNITS: [(&'static str, u64); 3] = [("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)];
 
     pub fn parse(text: &str) -> Result<Self> {
-        let sized = Size::UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
-        let (number, factor) = sized.unwrap_or((text, 1));
-        let bytes = number.trim_end().parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-        let bytes = bytes.filter(|bytes| (Size::LEAST..=Size::MOST).contains(bytes));
+        let bytes = bytes_of(text).filter(|bytes| (Size::LEAST..=Size::MOST).contains(bytes));
         bytes.map(Size).ok_or_else(|| Error::invalid("size", text, "use 4KB to 1GB, such as 500KB or 8MB"))
     }
+}
+
+/// A number of bytes, with or without a unit: `64KB` and `64KiB` are the same.
+pub fn bytes_of(text: &str) -> Option<u64> {
+    let plain = text.strip_suffix("iB").map_or_else(|| text.to_owned(), |start| format!("{start}B"));
+    let sized = Size::UNITS.iter().find_map(|(unit, factor)| Some((plain.strip_suffix(unit)?, *factor)));
+    let (number, factor) = sized.unwrap_or((text, 1));
+    number.trim_end().parse::<u64>().ok()?.checked_mul(factor)
 }
 
 impl fmt::Display for Size {

@@ -97,6 +97,7 @@ mod oidc {
         let rule = |rule: &Rule| {
             json!({
                 "issuer": rule.issuer.as_str(),
+                "jwks_file": rule.jwks_file.as_ref().map(|file| file.display().to_string()),
                 "audience": rule.audience.as_str(),
                 "claims": rule.claims.to_string(),
                 "namespace": rule.scope.namespaces.to_string(),
@@ -113,8 +114,14 @@ mod oidc {
         let row = |(rule, number): (Rule, usize)| {
             let (scope, lasts) = (&rule.scope, format_duration(rule.lasts.get()));
             let (names, namespace) = (names(&rule).join(" "), &scope.namespaces);
-            let what =
-                format!("{}: {}: {} on {names} in {namespace} for {lasts}", rule.issuer, rule.claims, scope.verbs);
+            let file = rule.jwks_file.as_ref().map(|file| format!(" (keys in {})", file.display())).unwrap_or_default();
+            let what = format!(
+                "{}{file} for {}: {}: {} on {names} in {namespace} for {lasts}",
+                rule.issuer,
+                rule.audience.as_str(),
+                rule.claims,
+                scope.verbs
+            );
             vec![format!("oidc {number}"), what, source(settings)]
         };
         settings.oidc.read().unwrap_or_default().into_iter().zip(1..).map(row).collect()

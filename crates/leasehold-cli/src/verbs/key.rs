@@ -122,7 +122,14 @@ async fn revoke(context: &Context, args: &KeyRevoke) -> Result<Exit> {
             Shown::new(&record, None, "revoked")
         }
     };
-    context.print(|| ended.json(), || format!("revoked key {id} ({}); servers refuse it within 5s\n", ended.label()))
+    // Who revoked it before, and why, stays as it is.
+    let told = match ended.revoked().filter(|(_, earlier)| *earlier != why.as_str()) {
+        Some((by, earlier)) => {
+            format!("key {id} ({}) was revoked before, by {by}: {earlier}; nothing changed\n", ended.label())
+        }
+        None => format!("revoked key {id} ({}); servers refuse it within 5s\n", ended.label()),
+    };
+    context.print(|| ended.json(), || told)
 }
 
 /// Asks the server that is the store, which alone knows its rules.
@@ -138,6 +145,14 @@ async fn exchange(context: &Context, args: &KeyExchange) -> Result<Exit> {
     let made = leasehold_stores::remote::exchange(&context.settings()?.store.value, &token).await?;
     let (id, label, until) = (&made.id, &made.label, &made.expires.at);
     output::say(&format!("key {id} ({label}) is valid until {until} and is not shown again"));
+    let own = context.settings()?.store.value.namespace().as_str();
+    if made.namespace != "*" && made.namespace != own {
+        let message = format!(
+            "warning: the key is for the namespace `{}`, and the store's URL names `{own}`: end the URL with `/{}`",
+            made.namespace, made.namespace
+        );
+        output::say(&message);
+    }
     context.print(|| serde_json::to_value(&made).unwrap_or_default(), || format!("{}\n", made.key))
 }
 
@@ -150,7 +165,7 @@ fn token_in(path: &Path) -> Result<String> {
     };
     read.map_err(|e| {
         let message = format!("cannot read the token in `{}`", path.display());
-        Error::new(Kind::Unsupported, message).with_source(e)
+        Error::new(Kind::Invalid, message).with_source(e)
     })?;
     Ok(text)
 }

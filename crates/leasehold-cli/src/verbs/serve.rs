@@ -20,6 +20,7 @@ use leasehold_stores::{Namespace, StoreUrl};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,10 +32,18 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     let settings = context.settings()?;
+    if settings.store.value.scheme() == "remote" {
+        let (store, source) = (&settings.store.value, &settings.store.source);
+        let message = format!("`{store}` (from {source}) is another server; `serve` needs the URL of the store itself");
+        return Err(Error::new(Kind::Unsupported, message));
+    }
     let plan = plan(args)?;
     // Before the store is opened: a refusal makes nothing.
     plan.check()?;
     let exchange = Exchange::new(settings.oidc.read()?)?;
+    for what in exchange.missing_files().await {
+        output::say(&format!("warning: {what}"));
+    }
     let store = Stores { url: settings.store.value.clone(), requests: context.requests.clone() };
     let keys = keys(context).await?;
     let (ring, limits) = (KeyRing::new(keys.clone()), plan.limits.clone());
@@ -55,7 +64,10 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     let url = format!("{scheme}://{}{prefix}", server.address());
     context
         .print(|| json!({ "listen": server.address().to_string(), "url": url }), || format!("listening on {url}\n"))?;
-    output::say(&format!("the page: open {url}/ in a browser, and sign in with a key"));
+    output::say(&format!(
+        "the page: open {} in a browser, and sign in with a key",
+        page(scheme, server.address(), prefix)
+    ));
     let mut manager = ServiceManager::from_environment();
     manager.ready(&format!("listening on {url}"));
     let announced = site.announce();
@@ -84,6 +96,16 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     };
     announced.end().await;
     Ok(exit)
+}
+
+/// Where people find the page. An address that stands for all of this machine's is none that a browser can open.
+fn page(scheme: &str, address: SocketAddr, prefix: &str) -> String {
+    let place = match address.ip().is_unspecified() {
+        true => format!("{}:{}", leasehold_system::host::name(), address.port()),
+        false => address.to_string(),
+    };
+    let path = if prefix.is_empty() { "/" } else { prefix };
+    format!("{scheme}://{place}{path}")
 }
 
 fn plan(args: &Args) -> Result<Settings> {
@@ -145,6 +167,12 @@ impl Opener for Stores {
 /// Makes the first key if there is none, and shows it once. One that cannot be shown to anybody is ended.
 async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
     if !keys.is_empty().await? {
+        if let Some(file) = file {
+            let file = file.display();
+            output::say(&format!(
+                "the store has keys already, so none was written to {file}; `leasehold key create` makes another"
+            ));
+        }
         return Ok(());
     }
     let reserved = file.map(Reserved::make).transpose()?;

@@ -6,6 +6,7 @@
 mod common;
 mod examples;
 mod exchange;
+mod first_day;
 mod keys;
 mod limits;
 mod listening;

@@ -181,12 +181,13 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
             item.tenure().is_some_and(|t| now < t.deadline)
         }),
         Request::Progress { claim, report } => held(item, *claim, None, |next| {
-            let earlier = item.progress.as_ref().and_then(|p| p.checkpoint.clone());
+            let earlier = item.progress.as_ref();
+            let marker = earlier.filter(|p| p.epoch == item.epoch).and_then(|p| p.marker.clone());
             next.progress = Some(Progress {
                 at: now,
                 epoch: item.epoch,
-                marker: report.marker.clone(),
-                checkpoint: report.checkpoint.clone().or(earlier),
+                marker: report.marker.clone().or(marker),
+                checkpoint: report.checkpoint.clone().or_else(|| earlier.and_then(|p| p.checkpoint.clone())),
             });
             true
         }),

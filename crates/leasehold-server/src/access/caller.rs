@@ -4,7 +4,7 @@ use super::record::{KeyRecord, State};
 use super::scope::Scope;
 use super::secret::KeyId;
 use super::verb::Verb;
-use leasehold_core::{Label, Timestamp};
+use leasehold_core::{HolderId, Label, Nonce, Timestamp};
 use leasehold_stores::Namespace;
 use std::fmt;
 use std::time::Duration;
@@ -39,6 +39,12 @@ impl Caller {
     /// What the key is for.
     pub const fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
+    pub(crate) fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
+        let label = label.unwrap_or_else(|| self.label.clone());
+        HolderId { host: format!("key-{}", self.key), pid: 0, nonce, label }
     }
 
     /// Whether the key is for this namespace at all.
@@ -92,6 +98,11 @@ impl Caller {
         self.may(Verb::Read, namespace, Some(name)).is_ok()
     }
 
+    /// The refusal of somebody who has none of the verbs of which one is enough to look.
+    pub(crate) fn may_not_look(&self, verbs: &'static [Verb]) -> Denied {
+        self.lacks(Lack::Verbs(verbs))
+    }
+
     fn lacks(&self, lack: Lack) -> Denied {
         Denied::NotAllowed { key: self.key.clone(), lack, scope: Box::new(self.scope.clone()) }
     }
@@ -134,6 +145,8 @@ pub enum Lack {
     Namespace(Namespace),
     /// This verb.
     Verb(Verb),
+    /// The first of these, nor one of the others, of which one is enough to look.
+    Verbs(&'static [Verb]),
     /// This name; none is all names.
     Name(Option<String>),
     /// All that another key is for, or is to be for.
@@ -173,6 +186,11 @@ impl fmt::Display for Denied {
                 match lack {
                     Lack::Namespace(namespace) => write!(f, "key {key} is not for the namespace `{namespace}`")?,
                     Lack::Verb(verb) => write!(f, "key {key} does not allow `{verb}`")?,
+                    Lack::Verbs(verbs) => {
+                        let quoted: Vec<String> = verbs.iter().skip(1).map(|verb| format!("`{verb}`")).collect();
+                        let first = verbs.first().map_or("", |verb| verb.as_str());
+                        write!(f, "key {key} does not allow `{first}` (to look, {} is enough)", quoted.join(" or "))?;
+                    }
                     Lack::Name(Some(name)) => write!(f, "key {key} is not for the name `{name}`")?,
                     Lack::Name(None) => write!(f, "key {key} is not for all names")?,
                     Lack::Scope(other) => write!(f, "key {key} does not cover {other}")?,

@@ -27,6 +27,6 @@ pub use caller::{Caller, Denied, Lack};
 pub use keys::{Keys, Listed, NewKey, Rotation};
 pub use record::{KeyRecord, Made, Origin, Revoked, State};
 pub use ring::{KeyRing, Refused};
-pub use scope::{Namespaces, Scope};
+pub use scope::{Namespaces, Scope, check_patterns};
 pub use secret::{KeyId, Secret};
 pub use verb::{Verb, VerbSet};

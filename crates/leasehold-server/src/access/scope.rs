@@ -72,10 +72,7 @@ impl Scope {
                 "a key allows at least one of read, hold, work, operate, admin",
             ));
         }
-        if names.is_empty() || names.len() > MAX_PATTERNS {
-            let form = format!("a key has 1 to {MAX_PATTERNS} name patterns; `*` stands for all names");
-            return Err(Error::invalid("number of name patterns", names.len(), form));
-        }
+        check_patterns(&names)?;
         Ok(Scope { namespaces, names, verbs })
     }
 
@@ -106,6 +103,15 @@ impl Scope {
             None => pattern.to_string().chars().all(|c| c == '*'),
         })
     }
+}
+
+/// Refuses no name patterns, and too many.
+pub fn check_patterns(names: &[NamePattern]) -> Result<()> {
+    if names.is_empty() || names.len() > MAX_PATTERNS {
+        let form = format!("a key has 1 to {MAX_PATTERNS} name patterns; `*` stands for all names");
+        return Err(Error::invalid("number of name patterns", names.len(), form));
+    }
+    Ok(())
 }
 
 impl fmt::Display for Scope {

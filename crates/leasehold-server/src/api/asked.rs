@@ -150,8 +150,7 @@ impl Asked {
 
     /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
     pub fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
-        let label = label.unwrap_or_else(|| self.caller.label.clone());
-        HolderId { host: format!("key-{}", self.caller.key), pid: 0, nonce, label }
+        self.caller.holder(label, nonce)
     }
 
     /// The operator, as histories name it.

@@ -6,8 +6,7 @@
 use super::reading::read;
 use super::values::Time;
 use crate::access::{KeyRecord, Secret};
-use crate::serve::{Problem, Site};
-use axum::Json;
+use crate::serve::{Json, Problem, Site};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;

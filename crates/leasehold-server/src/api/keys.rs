@@ -7,9 +7,10 @@
 use super::cursor;
 use super::reading::{Params, duration, field, limit, read};
 use super::values::{Mark, Time};
-use crate::access::{Caller, KeyId, KeyRecord, Listed, Namespaces, NewKey, Rotation, Scope, Secret, VerbSet};
-use crate::serve::{Problem, Site};
-use axum::Json;
+use crate::access::{
+    Caller, KeyId, KeyRecord, Listed, Namespaces, NewKey, Rotation, Scope, Secret, VerbSet, check_patterns,
+};
+use crate::serve::{Json, Problem, Site};
 use axum::body::Bytes;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::header::CACHE_CONTROL;
@@ -203,6 +204,7 @@ pub async fn create(State(site): State<Site>, caller: Caller, body: Bytes) -> Re
     let names = names.unwrap_or_else(|| vec!["*".to_owned()]);
     let names = names.iter().map(|name| name.parse::<NamePattern>()).collect::<Result<_, Error>>();
     let verbs = allows.iter().map(|verb| verb.parse()).collect::<Result<Vec<_>, Error>>();
+    let names = names.and_then(|names: Vec<_>| check_patterns(&names).map(|()| names));
     let (names, verbs) = (field("names", names)?, VerbSet::of(field("allows", verbs)?));
     let namespaces = field("namespace", namespace.parse::<Namespaces>())?;
     let scope = Scope::new(namespaces, names, verbs)?;
@@ -233,13 +235,13 @@ impl FromRequestParts<Site> for Named {
 
     async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, Problem> {
         let path = Path::<String>::from_request_parts(parts, site).await;
-        path.map(|Path(id)| Named(id)).map_err(|_| Problem::not_found("there is no such key"))
+        path.map(|Path(id)| Named(id)).map_err(|_| Problem::not_found("there is no such key").with("field", "id"))
     }
 }
 
 /// The key in the path, if there is one that the caller may know of.
 async fn named(site: &Site, caller: &Caller, id: &str) -> Result<KeyRecord, Problem> {
-    let missing = || Problem::not_found("there is no such key");
+    let missing = || Problem::not_found("there is no such key").with("field", "id");
     let id: KeyId = id.parse().map_err(|_| missing())?;
     let record = site.keys().keys().look(&id).await?.record.ok_or_else(missing)?;
     if caller.may_end(&record.scope).is_ok() { Ok(record) } else { Err(missing()) }

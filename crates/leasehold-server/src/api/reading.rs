@@ -12,14 +12,18 @@ use std::time::Duration;
 
 /// Reads a body. One that is empty is taken for one without fields.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    let body = if body.is_empty() { b"{}" } else { body };
+    let is_empty = body.trim_ascii().is_empty();
+    let body = if is_empty { b"{}" } else { body };
     if body.trim_ascii_start().first() != Some(&b'{') {
         // An array would be taken for the fields in their order, which nobody promises.
-        return Err(Problem::invalid("the request cannot be read: its body is no JSON object"));
+        return Err(Problem::invalid("the request cannot be read: its body is not a JSON object"));
     }
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut json);
-    let value = read.map_err(|error| refuse(&error.path().to_string(), &error.inner().to_string()))?;
+    let value = read.map_err(|error| {
+        let problem = refuse(&error.path().to_string(), &error.inner().to_string());
+        if is_empty { problem.telling("the body is empty; send a JSON object") } else { problem }
+    })?;
     json.end().map_err(|_| Problem::invalid("the body is more than one JSON value"))?;
     Ok(value)
 }
@@ -57,6 +61,13 @@ fn refuse(path: &str, what: &str) -> Problem {
     if field.is_empty() {
         return Problem::invalid(format!("the request cannot be read: {what}"));
     }
+    // What the message says of the field, without its name again.
+    let what = match what.split_once(&format!(" field `{}`", named.unwrap_or_default())) {
+        Some(("unknown", rest)) => format!("it is unknown{rest}"),
+        Some(("missing", rest)) => format!("it is missing{rest}"),
+        Some(("duplicate", rest)) => format!("it is given twice{rest}"),
+        _ => what,
+    };
     Problem::invalid(format!("field `{field}`: {what}")).with("field", field)
 }
 

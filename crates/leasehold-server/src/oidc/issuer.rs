@@ -124,6 +124,19 @@ impl Issuer {
         self.file.as_deref()
     }
 
+    /// What is wrong with its file of keys.
+    pub(super) async fn check_file(&self) -> Option<String> {
+        let bytes = match read(self.file()?).await {
+            Ok(bytes) => bytes,
+            Err(what) => {
+                return Some(format!("{what}; until they can be read, no token of `{}` is accepted", self.url));
+            }
+        };
+        let what = KeySet::parse(&bytes).err()?;
+        let place = self.file()?.display();
+        Some(format!("`{place}` has no keys: {what}; until it has, no token of `{}` is accepted", self.url))
+    }
+
     /// That this issuer signed a token.
     pub async fn check(self: &Arc<Self>, token: &Jwt) -> Result<(), Refusal> {
         let came = self.clock.now();
@@ -203,6 +216,11 @@ impl Issuer {
                 }
                 Err(what) => {
                     tracing::warn!(issuer = issuer.url.as_str(), "the keys of an issuer cannot be fetched: {what}");
+                    // Where a file is, and what is wrong with it, is told to the log alone: nobody needs a key to ask.
+                    let what = match &issuer.file {
+                        Some(_) => format!("this server cannot read its keys of `{}`; its log says more", issuer.url),
+                        None => what,
+                    };
                     known.failed = Some((what.clone(), at));
                     Err(away(what, ASKED.every))
                 }

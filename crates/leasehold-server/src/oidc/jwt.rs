@@ -48,10 +48,10 @@ impl Jwt {
         let Some((header, claims)) = message.split_once('.').filter(|(_, claims)| !claims.contains('.')) else {
             return Err(Refusal::Malformed("it is not three parts with dots between them"));
         };
-        let header: Header = part(header).ok_or(Refusal::Malformed("its header is no JSON object with `alg`"))?;
+        let header: Header = part(header).ok_or(Refusal::Malformed("its header is not a JSON object with `alg`"))?;
         let Some(algorithm) = Algorithm::named(&header.alg) else {
             let known = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA";
-            return Err(Refusal::Untrusted(format!("it is not signed by an algorithm that counts: use {known}")));
+            return Err(Refusal::Untrusted(format!("its signature algorithm is not accepted: use {known}")));
         };
         if header.crit.is_some() {
             return Err(Refusal::Untrusted("its header has `crit`: it must not be accepted without extensions".into()));

@@ -87,6 +87,13 @@ impl Exchange {
         Ok(Exchange { rules, issuers, clock, ..Exchange::default() })
     }
 
+    /// What is wrong with the files of keys that rules name, to be said when a server starts. They are read again for each token
+    /// that needs them, so one that is not there yet keeps no server from starting.
+    pub async fn missing_files(&self) -> Vec<String> {
+        let checks = self.issuers.iter().filter(|issuer| issuer.file().is_some()).map(|issuer| issuer.check_file());
+        futures_util::future::join_all(checks).await.into_iter().flatten().collect()
+    }
+
     /// Makes a key for whoever bears this token.
     pub async fn exchange(&self, keys: &Keys, token: &str) -> Result<(Secret, KeyRecord), Refusal> {
         if self.rules.is_empty() {

@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use leasehold_core::item::{Item, State};
 use leasehold_core::lease::protocol::Order;
-use leasehold_core::{Epoch, Error, HolderId, Kind, Label, LeaseName, Nonce, Operated, Ownership, Timestamp, Ttl};
+use leasehold_core::{Epoch, Error, Kind, Label, LeaseName, Nonce, Operated, Ownership, Timestamp, Ttl};
 use leasehold_work::queue::{ItemId, Queue, protocol};
 use leasehold_work::schedule::requests::NewRequest;
 use std::collections::HashMap;
@@ -287,7 +287,8 @@ async fn give(
         "revoke" if takes_away => Order::Revoke,
         "drain" if takes_away => Order::Drain { within: fields.get("within").unwrap_or("10m").parse()? },
         "hand-off" if takes_away => {
-            let to = HolderId::new(Some(Label::named("new holder", fields.get("to").unwrap_or_default())?));
+            let to = Label::named("new holder", fields.get("to").unwrap_or_default())?;
+            let to = visit.caller.holder(Some(to), Nonce::random());
             Order::HandOff { to, ttl: fields.get("ttl").unwrap_or(HAND_OFF).parse::<Ttl>()? }
         }
         other => return Err(Error::invalid("order", other, "there is no such order here")),

@@ -4,8 +4,7 @@ use super::rules::{Needs, Subject, item_of, name_of};
 use super::{Body, fence, presence};
 use crate::access::{Caller, Denied};
 use crate::early;
-use crate::serve::{In, Problem, Site};
-use axum::Json;
+use crate::serve::{In, Json, Problem, Site};
 use axum::extract::State;
 use leasehold_core::item::protocol::Request as ItemRequest;
 use leasehold_core::lease::protocol::{Order, Request as LeaseRequest, RunRequest};
@@ -176,7 +175,7 @@ impl Carrier<'_> {
     }
 
     fn signature(&self, by: &Who) -> Who {
-        Who::lossy(&format!("{} (key {}): {by}", self.caller.label, self.caller.key), self.caller.key.as_str())
+        Who::lossy(&format!("{} (key {}, {by})", self.caller.label, self.caller.key), self.caller.key.as_str())
     }
 
     async fn item(&self, key: &Key, expected: Option<Revision>, verb: wire::Verb) -> Result<Option<Swap>, Problem> {

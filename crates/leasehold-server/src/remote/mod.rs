@@ -16,7 +16,8 @@ mod tended;
 mod watch;
 
 use crate::access::{Caller, Denied, Verb};
-use crate::serve::{In, Problem, Site};
+use crate::serve::{In, Json, Problem, Site};
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
@@ -24,7 +25,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum::{Json, Router};
 pub(crate) use hide::knows_origin;
 use leasehold_core::item::{Item, ItemName};
 use leasehold_core::lease::protocol::Order;

@@ -61,12 +61,17 @@ impl Subject {
 /// Whoever takes part may look at what it takes part in: its client decides on that record. Who holds leases sees no item, and who
 /// works on items sees no lease.
 fn may_look(caller: &Caller, namespace: &Namespace, key: &Key, name: &str) -> Result<(), Denied> {
-    let verbs = if is_of_items(key) {
-        [Verb::Read, Verb::Work, Verb::Operate]
+    // First the verb of those who take part: their commands look before they do anything.
+    let verbs: &'static [Verb] = if is_of_items(key) {
+        &[Verb::Work, Verb::Read, Verb::Operate]
     } else {
-        [Verb::Read, Verb::Hold, Verb::Operate]
+        &[Verb::Hold, Verb::Read, Verb::Operate]
     };
-    may_any(caller, &verbs, namespace, name)
+    caller.enters(namespace)?;
+    if !verbs.iter().any(|verb| caller.scope().verbs.has(*verb)) {
+        return Err(caller.may_not_look(verbs));
+    }
+    may_any(caller, verbs, namespace, name)
 }
 
 /// Whether a record is about a queue, and not about a lease or a job.

@@ -2,7 +2,7 @@
 
 use super::bodies::{self, Ended};
 use super::gate;
-use super::problem::Problem;
+use super::problem::{self, Problem};
 use super::router::router;
 use super::settings::Settings;
 use super::site::Site;
@@ -251,6 +251,7 @@ impl Connection {
         if *self.site.ending().borrow() {
             return Ok(gate::ending(self.site.limits().spread).into_response());
         }
-        self.router.clone().oneshot(request).await
+        let method = request.method().clone();
+        Ok(problem::naming_methods(&method, self.router.clone().oneshot(request).await?))
     }
 }

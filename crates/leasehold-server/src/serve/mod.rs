@@ -9,6 +9,7 @@ mod body_budget;
 mod extract;
 pub mod gate;
 mod health;
+mod json;
 mod listener;
 mod namespaces;
 mod problem;
@@ -27,6 +28,7 @@ mod traffic;
 
 pub use extract::{In, bearer};
 pub use gate::{Waiter, Waiting};
+pub use json::Json;
 pub use listener::Server;
 pub use namespaces::OpenLimits;
 pub use problem::Problem;

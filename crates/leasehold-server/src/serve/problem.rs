@@ -4,9 +4,11 @@
 //! do, and holds no key, token or payload, nor where the store is. Non-promise: what hyper refuses by itself (a request that is no
 //! HTTP) has no body.
 
+use super::traffic::LoggedKind;
 use crate::access::{Denied, Refused};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use crate::discreet::is_logged;
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use leasehold_core::{Error, HolderId, Kind};
 use serde_json::{Map, Value, json};
@@ -52,7 +54,10 @@ impl Problem {
 
     /// The store failed before it was known who asks. Whatever is wrong with it is the server's trouble and not the request's.
     pub(crate) fn away(error: &Error) -> Self {
-        tracing::warn!(error = error.kind().as_str(), "the store of the keys cannot be read: {error}");
+        // What is wrong with the store was logged where it failed.
+        if !is_logged(error) {
+            tracing::warn!(error = error.kind().as_str(), "the store of the keys cannot be read: {error}");
+        }
         let detail = "this server cannot read its store now; nothing was done";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, Kind::Unavailable.as_str(), detail)
     }
@@ -65,6 +70,12 @@ impl Problem {
     /// This key asks for too much.
     pub fn too_many(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", detail)
+    }
+
+    /// The same in other words.
+    #[must_use]
+    pub(crate) fn telling(self, detail: impl Into<String>) -> Self {
+        Problem { detail: detail.into(), ..self }
     }
 
     /// Says when to come back.
@@ -123,6 +134,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = format!("{}\n", self.to_json()).into_response();
         *response.status_mut() = self.status;
+        response.extensions_mut().insert(LoggedKind(self.kind));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -137,6 +149,18 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// The same answer; if the endpoint does not allow the method, one that says which it does.
+pub(super) fn naming_methods(method: &Method, response: Response) -> Response {
+    let is_ours = matches!(response.extensions().get(), Some(LoggedKind("method_not_allowed")));
+    let Some(allow) = response.headers().get(ALLOW).filter(|_| is_ours) else { return response };
+    let methods = allow.to_str().unwrap_or_default().replace(',', " or ");
+    let detail = format!("this endpoint does not allow {method}; use {methods}");
+    let mut named = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail).into_response();
+    let others = response.headers().iter().filter(|(name, _)| **name != CONTENT_LENGTH);
+    others.for_each(|(name, value)| drop(named.headers_mut().insert(name, value.clone())));
+    named
 }
 
 impl From<Error> for Problem {

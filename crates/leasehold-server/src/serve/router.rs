@@ -3,6 +3,7 @@
 use super::extract::In;
 use super::gate;
 use super::health;
+use super::json::Json;
 use super::problem::Problem;
 use super::settings::PathPrefix;
 use super::site::Site;
@@ -14,7 +15,7 @@ use axum::extract::{RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::response::{Redirect, Response};
 use axum::routing::get;
-use axum::{Json, Router, middleware};
+use axum::{Router, middleware};
 use leasehold_core::wire::About;
 use serde_json::{Value, json};
 
@@ -74,6 +75,7 @@ async fn front(prefix: String, RawQuery(query): RawQuery) -> Redirect {
 
 async fn nothing(State(site): State<Site>, request: Request) -> Response {
     let problem = Problem::not_found("no such endpoint; a `/` in a name is written `%2F` or `~`");
+    let problem = problem.with("field", "path");
     page::nothing(&site, request, problem).await
 }
 

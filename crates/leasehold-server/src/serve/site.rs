@@ -10,6 +10,7 @@ use crate::access::seal::{Seal, Sealing};
 use crate::api::tally::Tally;
 use crate::discreet::{Discreet, unopened};
 use crate::oidc::Exchange;
+use crate::outage::Outage;
 use crate::remote::Tended;
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, SystemClock};
@@ -44,6 +45,8 @@ struct Shared {
     retention: Retention,
     keys: KeyRing,
     open: Namespaces,
+    /// Of opening the store of any namespace.
+    outage: Outage,
     limits: Limits,
     admission: Arc<Admission>,
     bodies: BodyBudget,
@@ -81,6 +84,7 @@ impl Site {
             retention,
             keys,
             open,
+            outage: Outage::default(),
             limits,
             admission,
             bodies,
@@ -107,7 +111,8 @@ impl Site {
     async fn opened(&self, namespace: &Namespace, who: Urgency) -> Result<Coordinator> {
         let cell = self.0.open.cell(&namespace.clone().to_use()?, SystemClock.now(), who)?;
         let opening = || async {
-            let store = self.0.opener.open(namespace).await.map_err(unopened)?;
+            let store = self.0.opener.open(namespace).await.map_err(|error| unopened(error, &self.0.outage))?;
+            self.0.outage.over();
             Ok(Coordinator::new(Arc::new(Discreet::new(store))).with_retention(self.0.retention))
         };
         cell.get_or_try_init(opening).await.cloned()

@@ -6,6 +6,7 @@ mod blocks;
 mod events;
 mod examples;
 mod fences;
+mod forms;
 mod full;
 mod jobs;
 mod keys;

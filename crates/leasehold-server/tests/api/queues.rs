@@ -44,6 +44,11 @@ async fn items_are_added_claimed_and_completed_with_what_follows() {
     // A token of one item is none of another.
     let crossed = rig.post(&key, &path(second, "renew"), json!({ "token": first["token"] })).await;
     assert_eq!(crossed.refused(400, "invalid")["field"], "token");
+    // Not the server's own process: somebody would end that to be rid of a worker.
+    let seen = rig.get(&key, &format!("queues/mail/items/{}", text(first, "id"))).await.ok();
+    let holder = &seen["item"]["holder"];
+    assert_eq!((holder["label"].as_str(), holder["pid"].as_u64()), (Some("w1"), Some(0)), "{seen}");
+    assert_eq!(text(holder, "host"), format!("key-{}", &key[5..13]));
 
     let done = json!({ "token": first["token"], "result": "sent", "add": [
         { "queue": "sent", "item": { "payload": "ada" } }, { "item": { "payload": "again", "key": "follow" } },

@@ -135,6 +135,17 @@ async fn what_an_issuer_should_not_send_is_not_taken() {
 }
 
 #[tokio::test]
+async fn where_a_file_of_keys_is_nobody_is_told_without_a_key() {
+    let issuer = Issuer::start();
+    let mut rule = site_rule(&issuer);
+    rule.jwks_file = Some("/nowhere/of/ours/cluster.jwks".into());
+    let scene = Scene::with(vec![rule]).await;
+    scene.pass(NOW);
+    let told = scene.refused(&issuer.token(&claims(json!({}))), 503, "issuer_unavailable").await;
+    assert!(told.contains("its log says more") && !told.contains("nowhere"), "{told}");
+}
+
+#[tokio::test]
 async fn keys_in_a_file_are_read_again_when_they_change() {
     let issuer = Issuer::start();
     let folder = tempfile::tempdir().unwrap();

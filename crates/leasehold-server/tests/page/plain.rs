@@ -194,6 +194,8 @@ async fn every_order_about_a_lease_is_carried_out() {
     let inspected = leases.inspect(&name("a/b")).await.unwrap();
     let tenure = inspected.record.tenure.clone().unwrap();
     assert_eq!((tenure.holder.label.clone(), inspected.record.epoch.get()), (Label::new("second").unwrap(), 2));
+    // Not the server's own process: somebody would end that.
+    assert!(tenure.holder.host.starts_with("key-") && tenure.holder.pid == 0, "{:?}", tenure.holder);
     let token: leasehold_core::Token =
         answer.body.split("readonly value=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
     assert_eq!((token.epoch.get(), token.nonce), (2, tenure.holder.nonce));

@@ -87,7 +87,8 @@ pub(crate) async fn undated(
 
 fn failed(error: reqwest::Error, phase: Phase, endpoint: &str) -> Error {
     if distrusts(&error) {
-        let message = format!("no tls connection to {endpoint}; check the certificate authority and the certificates");
+        let message =
+            format!("cannot make a TLS connection to {endpoint}; check the certificate authority and the certificates");
         return Error::new(Kind::Unsupported, message).with_source(error.without_url());
     }
     // Without a connection nothing was sent.

@@ -245,7 +245,7 @@ fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
             Kind::Unsupported,
             format!("the certificate of {endpoint} or our own is not accepted; name the authority with `?ca=/path`"),
         ),
-        ConnectErrorKind::Tls => (Kind::Unsupported, format!("no tls connection to {endpoint} can be made")),
+        ConnectErrorKind::Tls => (Kind::Unsupported, format!("cannot make a TLS connection to {endpoint}")),
         ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{endpoint} cannot be understood")),
         _ => (Kind::Unavailable, format!("cannot reach {endpoint}; is it running?")),
     };

@@ -3,11 +3,12 @@
 //! Promise: no password of a store's URL is shown, escaped or not. Non-promise: a secret in a path or a host.
 
 use super::DRIVERS;
-use crate::url::is_token;
+use crate::url::{Namespace, is_token};
 use leasehold_core::secret;
 
 /// A text that is not a URL, without anything that may be a secret.
 pub(crate) fn redacted_text(text: &str) -> String {
+    let text = &*secret::without_keys(text);
     let is_path = |scheme| DRIVERS.iter().any(|driver| driver.is_path && driver.schemes.contains(&scheme));
     let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| !is_path(*scheme)) else {
         return text.to_owned();
@@ -22,14 +23,19 @@ pub(crate) fn redacted_text(text: &str) -> String {
     let (location, query) =
         location.split_once('?').map_or((location, None), |(location, query)| (location, Some(query)));
     let fields = query.into_iter().flat_map(|query| query.split('&')).enumerate().map(|(at, field)| {
-        let name = field.split_once('=').map(|(name, _)| format!("{name}=")).unwrap_or_default();
-        format!("{}{name}***", if at == 0 { '?' } else { '&' })
+        let shown = match field.split_once('=') {
+            Some(("namespace", value)) if Namespace::new(value).is_ok() => field.to_owned(),
+            Some((name, _)) => format!("{name}=***"),
+            None => "***".to_owned(),
+        };
+        format!("{}{shown}", if at == 0 { '?' } else { '&' })
     });
     format!("{scheme}:{slashes}{login}{location}{}", fields.collect::<String>())
 }
 
 /// The text with possible secrets hidden. The password in a store's URL may not have been encoded.
 pub(super) fn redacted_url(text: &str) -> String {
+    let text = &*secret::without_keys(text);
     let (mut shown, rest) = match text.split_once("://") {
         Some((scheme, rest)) => {
             let (user, rest) = rest.split_at(user_ends(rest));
@@ -92,6 +98,22 @@ mod tests {
             "redis:u:hunter2@h",
             "redis:/:hunter2@h",
             "u:hunter2@h",
+            "redis://hunter2@h",
+            "leasehold://hunter2@h/ci",
+            "leasehold+http://hunter2@127.0.0.1:7117/ci",
+            "leasehold+http://hunter2:@127.0.0.1:7117/ci",
+            "leasehold+http://u:hunter2@127.0.0.1:7117/ci",
+            "leasehold+http://hunter2@127.0.0.1:7117",
+            "leasehold+http:hunter2@127.0.0.1:7117/ci",
+            "leasehold+http://h:hunter2@127.0.0.1:x/ci",
+            "http://hunter2@127.0.0.1:7117/ci",
+            // A key is known as one wherever it is.
+            "leasehold+http://lh_a_k3m7q2xahunter2/ci",
+            "leasehold+http://lh_a_k3m7q2xahunter2127.0.0.1:7117/ci",
+            "leasehold+http://127.0.0.1:7117/lh_a_k3m7q2xahunter2",
+            "leasehold://h/ci?lh_a_k3m7q2xahunter2=1",
+            "lh_a_k3m7q2xahunter2",
+            "sqlite:/tmp/lh_a_k3m7q2xahunter2/",
         ] {
             let shown = match text.parse::<StoreUrl>() {
                 Ok(url) => format!("{url} {url:?}"),

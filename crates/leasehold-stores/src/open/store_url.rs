@@ -86,9 +86,13 @@ impl StoreUrl {
             let what = format!("the store's URL has no `{API}`; write `{}`", redacted_text(&meant));
             return Err(not_so(text, &what));
         }
-        if address.option("namespace").is_some() || name.is_empty() {
-            let base = redacted_text(base.trim_end_matches('/'));
-            let what = format!("the namespace is the last part of the path, as in `{base}/{}`", Namespace::default());
+        let asked = address.option("namespace");
+        if asked.is_some() || name.is_empty() {
+            let above = base.trim_end_matches('/');
+            let above = if asked.is_some() { above.strip_suffix(name).unwrap_or(above) } else { above };
+            let meant = asked.and_then(|name| Namespace::new(name).ok()).unwrap_or_default();
+            let base = redacted_text(above.trim_end_matches('/'));
+            let what = format!("the namespace is the last part of the path, as in `{base}/{meant}`");
             return Err(not_so(text, &what));
         }
         let namespace = name.parse().and_then(Namespace::to_use)?;
@@ -337,6 +341,10 @@ mod tests {
                 ("leasehold://a/x/v1/ns/team/", "has no `/v1/ns`; write `leasehold://a/x/team`"),
                 ("leasehold+http://127.0.0.1:7117", "as in `leasehold+http://127.0.0.1:7117/default`"),
                 ("leasehold://a/", "as in `leasehold://a/default`"),
+                ("leasehold://a/ci?namespace=team", "`leasehold://a/ci?namespace=team`: the"),
+                ("leasehold://a/ci?namespace=team", "as in `leasehold://a/team`"),
+                ("leasehold://a:1/x/ci?namespace=team", "as in `leasehold://a:1/x/team`"),
+                ("leasehold://a:1?namespace=team", "as in `leasehold://a:1/team`"),
             ] {
                 let message = not(text);
                 assert!(message.contains(says) && !message.contains("sqlite:"), "{text} gave {message}");

@@ -9,6 +9,8 @@ use std::sync::{PoisonError, RwLock};
 
 /// The scheme without TLS.
 const PLAIN: &str = "leasehold+http";
+/// Where `leasehold serve` listens on this machine, unless told otherwise. Beyond it, servers are reached by HTTPS's own port.
+const PORT: u16 = 7117;
 const KEY: &str = "LEASEHOLD_KEY";
 const KEY_FILE: &str = "LEASEHOLD_KEY_FILE";
 /// The largest file of a key, in bytes.
@@ -40,7 +42,7 @@ pub(super) fn check(address: &Address) -> Result<()> {
 
 /// The servers, in the order in which they are tried.
 pub(super) fn endpoints(address: &Address) -> Vec<Endpoint> {
-    let (scheme, port) = if address.scheme == PLAIN { ("http", 80) } else { ("https", 443) };
+    let (scheme, port) = if address.scheme == PLAIN { ("http", PORT) } else { ("https", 443) };
     let prefix = address.path.trim_matches('/');
     let endpoint = |authority: String| {
         let base = format!("{scheme}://{authority}/{prefix}").trim_end_matches('/').to_owned();
@@ -66,7 +68,8 @@ impl KeySource {
         }
         let (found, file) = match (variable(KEY).and_then(given), variable(KEY_FILE).and_then(given)) {
             (Some(_), Some(_)) => {
-                return Err(Error::invalid(KEY_FILE, "…", format!("set {KEY} or {KEY_FILE}, not both")));
+                let message = format!("both {KEY} and {KEY_FILE} are set; unset one of them");
+                return Err(Error::new(Kind::Invalid, message));
             }
             (Some(key), None) => (Some(key), None),
             (None, Some(path)) => (given(key_in(&path)?), Some(path)),
@@ -143,6 +146,8 @@ mod tests {
             endpoints(&address("leasehold://a,b:8443/x/y/")).into_iter().map(|endpoint| endpoint.base).collect();
         assert_eq!(bases, ["https://a:443/x/y", "https://b:8443/x/y"]);
         assert_eq!(endpoints(&address("leasehold+http://127.0.0.1:7"))[0].base, "http://127.0.0.1:7");
+        // Where `leasehold serve` listens unless told otherwise.
+        assert_eq!(endpoints(&address("leasehold+http://localhost"))[0].base, "http://localhost:7117");
     }
 
     #[test]

@@ -186,22 +186,40 @@ fn advised(error: Error, endpoint: &Endpoint) -> Error {
     let Endpoint { base, display_name } = endpoint;
     let is_plain = base.starts_with("http://");
     let is_tls = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<rustls::Error>().cloned();
-    let message = causes(&error).find_map(|cause| match is_tls(cause) {
+    let found = causes(&error).find_map(|cause| match is_tls(cause) {
         Some(rustls::Error::InvalidMessage(_)) => {
-            Some(format!("{display_name} answered without TLS; on this machine use `leasehold+http://`"))
+            let message = format!("{display_name} answered without TLS; on this machine use `leasehold+http://`");
+            Some((Kind::Unsupported, message))
         }
-        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-            Some(format!("no tls connection to {display_name}; name your CA: `?ca=FILE`"))
-        }
+        Some(rustls::Error::InvalidCertificate(what)) => Some((Kind::Unsupported, distrusted(display_name, &what))),
         // The first byte of TLS is no letter of HTTP.
         None if is_plain && cause.to_string().contains("invalid HTTP version") => {
-            Some(format!("{display_name} answers with TLS: use `leasehold://`"))
+            Some((Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
+        }
+        None if is_refused(cause) => {
+            let message = format!("cannot reach {display_name}: connection refused; is `leasehold serve` running there?");
+            Some((error.kind(), message))
         }
         _ => None,
     });
-    match message {
-        Some(message) => Error::new(Kind::Unsupported, message).with_source(error),
-        None => error,
+    found.map_or(error, |(kind, message)| Error::new(kind, message))
+}
+
+fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+/// What to do about a certificate that is not accepted.
+fn distrusted(server: &str, what: &CertificateError) -> String {
+    match what {
+        CertificateError::UnknownIssuer => {
+            format!("this machine does not know the authority of the certificate of {server}; name it: `?ca=FILE`")
+        }
+        what => {
+            format!(
+                "the certificate of {server} is not accepted: {what}; an authority of your own is named by `?ca=FILE`"
+            )
+        }
     }
 }
 
@@ -220,7 +238,8 @@ impl From<Error> for Refused {
 
 /// The meaning of a status other than 200. A server's error kind says whether anything was carried out.
 pub(super) fn refused(display_name: &str, status: u16, body: &[u8], phase: Phase) -> Error {
-    let Ok(Problem { detail, kind, held_epoch, seen_epoch, .. }) = serde_json::from_slice::<Problem>(body) else {
+    let Ok(Problem { detail, kind, field, held_epoch, seen_epoch, .. }) = serde_json::from_slice::<Problem>(body)
+    else {
         let (kind, what) = match status {
             300..=399 | 404 | 405 => (Kind::Unsupported, "it is no leasehold server; check the URL"),
             400..=428 | 430..=499 => (Kind::Unsupported, "something in front of it refuses the request"),
@@ -236,9 +255,18 @@ pub(super) fn refused(display_name: &str, status: u16, body: &[u8], phase: Phase
         // A read changes nothing, whether it was carried out or not.
         Some(Kind::Indeterminate) => phase.unanswered(),
         Some(kind) => kind,
+        // The server is the right one, and has not what was named.
+        None if status == 404 && field.is_some() => Kind::Invalid,
         None if status < 500 => Kind::Unsupported,
         None => phase.unanswered(),
     };
+    if status == 404 && field.as_deref() == Some("path") {
+        let message = format!(
+            "{display_name} has nothing at this path; the store's URL is leasehold://HOST/NAMESPACE, or \
+             leasehold://HOST/PREFIX/NAMESPACE where the server was started with --path-prefix /PREFIX"
+        );
+        return Error::new(Kind::Unsupported, message);
+    }
     let error = Error::new(kind, format!("{display_name}: {detail}"));
     match (held_epoch, seen_epoch) {
         (Some(held), Some(seen)) => error.with_epochs(held, seen),

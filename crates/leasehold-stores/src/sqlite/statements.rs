@@ -84,8 +84,15 @@ impl Database {
         let shown = self.path.display();
         match std::fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(found),
-            Ok(_) => Err(Error::new(Kind::Unavailable, format!("{shown} was replaced by another file; start again"))),
-            Err(e) => Err(Error::unavailable(format!("{shown} was moved away; start again"), e)),
+            Ok(_) => Err(Error::new(
+                Kind::Unavailable,
+                format!(
+                    "{shown} was replaced by another file; bring the first one back, or restart this process to use the new one"
+                ),
+            )),
+            Err(e) => {
+                Err(Error::unavailable(format!("{shown} was moved away; bring it back, and it is used again"), e))
+            }
         }
     }
 

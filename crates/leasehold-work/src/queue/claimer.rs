@@ -19,7 +19,7 @@ use leasehold_core::clock::Moment;
 use leasehold_core::item::name::{ItemName, LinePosition};
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::store::{Watch, Watching};
-use leasehold_core::{Error, HolderId, Kind, Label, Result, Ttl, format_duration};
+use leasehold_core::{Error, HolderId, Kind, Label, Nonce, Result, Ttl, format_duration};
 use leasehold_system::undo::{Fix, is_disabled};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -46,6 +46,8 @@ const HINT_COOLDOWN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Claimer {
     pub(super) queue: Queue,
+    /// As what items are claimed, each time with a new nonce; none is this process.
+    holder: Option<HolderId>,
     label: Option<Label>,
     ttl: Ttl,
     pub(super) view: View,
@@ -90,6 +92,7 @@ impl Claimer {
     pub fn new(queue: Queue, label: Option<Label>, ttl: Ttl) -> Result<Self> {
         queue.check_ttl(ttl)?;
         Ok(Claimer {
+            holder: None,
             label,
             ttl,
             view: View::new(queue.clock().now()),
@@ -101,6 +104,12 @@ impl Claimer {
             named: HashSet::new(),
             queue,
         })
+    }
+
+    /// The same, in the name of another process: that of a client.
+    #[must_use]
+    pub fn for_holder(self, holder: HolderId) -> Self {
+        Claimer { holder: Some(holder), ..self }
     }
 
     /// The queue that it claims from.
@@ -281,7 +290,10 @@ impl Claimer {
 
     async fn try_claim(&mut self, listed: Listed) -> Result<Option<ItemGrant>> {
         let name = listed.position.item.clone();
-        let holder = HolderId::new(self.label.clone());
+        let holder = match &self.holder {
+            Some(holder) => HolderId { nonce: Nonce::random(), ..holder.clone() },
+            None => HolderId::new(self.label.clone()),
+        };
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
         let copy = if listed.is_suspect { None } else { self.view.anchor.zip(listed.copy()) };
         let copy = copy.map(|(anchor, (item, revision))| ItemSnapshot::new(item, Some(revision), anchor));

@@ -29,7 +29,7 @@ pub fn json(theirs: &str, ours: &str) -> Result<Merged, String> {
     let theirs = CstRootNode::parse(theirs, &options).map_err(|e| e.to_string())?;
     let ours = CstRootNode::parse(ours, &options).map_err(|e| e.to_string())?;
     let (Some(into), Some(from)) = (theirs.object_value(), ours.object_value()) else {
-        return Err("it is no JSON object".into());
+        return Err("it is not a JSON object".into());
     };
     let mut conflicts = Vec::new();
     // Claude Code's switch.

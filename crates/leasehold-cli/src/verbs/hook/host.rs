@@ -65,7 +65,7 @@ impl HookHost {
     pub fn parse(self, bytes: &[u8]) -> Result<Event, String> {
         // An array could stand for its fields, and is none of theirs.
         if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-            return Err("it is no JSON object".into());
+            return Err("it is not a JSON object".into());
         }
         let sent: Sent = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let name = sent.hook_event_name.as_str();

@@ -95,6 +95,12 @@ impl Shown {
         self.json.get("key").and_then(Value::as_str)
     }
 
+    /// Who revoked it, and why.
+    pub fn revoked(&self) -> Option<(&str, &str)> {
+        let revoked = self.json.get("revoked")?;
+        Some((revoked["by"].as_str()?, revoked["why"].as_str()?))
+    }
+
     /// As a row of the table.
     pub fn row(&self, now: Timestamp) -> Vec<String> {
         let time = |at: Option<Timestamp>| at.map_or_else(|| "never".into(), |at| output::relative(at, now));

@@ -73,6 +73,12 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     if from == to {
         return Err(Error::invalid("TO", &to, "it is the store to move from"));
     }
+    for (name, url) in [("FROM", &from), ("TO", &to)] {
+        if url.scheme() == "remote" {
+            let form = "it is a server; `migrate` needs the URL of the store itself, and runs where that can be opened";
+            return Err(Error::invalid(name, url, form));
+        }
+    }
     let course = Arc::new(Course::new(address(&from)?, address(&to)?, patience.clone()));
     let mut signals = Signals::listen_to_ending()?;
     // Cut off, it is somewhere in between, and whoever comes next is told what ends that.

@@ -109,8 +109,14 @@ async fn retry<B: Backlog>(
         || json!({ "retried": retried, "changed": changed, "failed": failed }),
         || {
             let left = |count: usize, why: &str| if count == 0 { String::new() } else { format!("; {count} {why}") };
-            let since = left(changed, "had changed since they were counted, and were left alone");
-            format!("put {retried} back in line{since}{}", left(failed, "were not, and are dead letters still"))
+            let since = match changed {
+                1 => left(1, "had changed since it was counted, and was left alone"),
+                changed => left(changed, "had changed since they were counted, and were left alone"),
+            };
+            format!(
+                "put {retried} back in line{since}{}",
+                left(failed, if failed == 1 { "is still a dead letter" } else { "are still dead letters" })
+            )
         },
     )?;
     Ok(exit)

@@ -55,8 +55,9 @@ pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
     if !context.common.json {
         let changed = rows.iter().filter(|row| row.change != "same").count();
         output::say(&format!(
-            "{changed} of {} jobs differ from what is published; this file: {}, owner `{}`",
-            rows.len(),
+            "{changed} of {}{} from what is published; this file: {}, owner `{}`",
+            output::count(rows.len(), "job"),
+            if changed == 1 { " differs" } else { " differ" },
             publisher.revision,
             publisher.owner
         ));

@@ -380,12 +380,14 @@ fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
 }
 
 fn note_progress(next: &mut Ownership, report: &Report, now: Timestamp) {
-    let kept = next.progress.take().and_then(|p| p.checkpoint);
+    let earlier = next.progress.take();
+    // A checkpoint is for whoever holds it next; how far an earlier holder came says nothing of this one.
+    let marker = earlier.as_ref().filter(|p| p.epoch == next.epoch).and_then(|p| p.marker.clone());
     next.progress = Some(Progress {
         at: now,
         epoch: next.epoch,
-        marker: report.marker.clone(),
-        checkpoint: report.checkpoint.clone().or(kept),
+        marker: report.marker.clone().or(marker),
+        checkpoint: report.checkpoint.clone().or(earlier.and_then(|p| p.checkpoint)),
     });
 }
 

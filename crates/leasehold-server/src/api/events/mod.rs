@@ -135,10 +135,10 @@ fn last_event(headers: &HeaderMap) -> Result<Option<Timestamp>, Problem> {
     let ms = value.to_str().ok().filter(|text| text.len() <= 16).and_then(|text| text.parse::<u64>().ok());
     match ms {
         Some(ms) => Ok(Some(Timestamp::from_millis(ms))),
-        None => {
-            Err(Problem::invalid("the header `Last-Event-ID` is none that a stream gave")
-                .with("field", "Last-Event-ID"))
-        }
+        None => Err(Problem::invalid(
+            "the header `Last-Event-ID` is not an id of an event stream; use the last one that a stream sent, or none",
+        )
+        .with("field", "Last-Event-ID")),
     }
 }
 

@@ -10,8 +10,7 @@ use crate::api::problems::{conflict, no_longer_known, refused};
 use crate::api::reading::{duration, field, instant, optional, read, token, ttl};
 use crate::api::values::{Draining, Report as ReportView, Time, millis};
 use crate::early;
-use crate::serve::{Problem, Waiter};
-use axum::Json;
+use crate::serve::{Json, Problem, Waiter};
 use axum::body::Bytes;
 use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
 use leasehold_core::{
@@ -239,7 +238,7 @@ fn report(marker: Option<String>, checkpoint: Option<String>) -> Result<Report, 
 fn own(name: &LeaseName, text: &str) -> Result<Token, Problem> {
     let token = token(text)?;
     if token.lease != *name {
-        let detail = format!("field `token`: it is of `{}`, and the address is of `{name}`", token.lease);
+        let detail = format!("field `token`: this token is of `{}`, but the path names `{name}`", token.lease);
         return Err(Problem::invalid(detail).with("field", "token"));
     }
     Ok(token)

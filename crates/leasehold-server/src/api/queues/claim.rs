@@ -10,11 +10,11 @@ use crate::access::Verb;
 use crate::api::asked::{Asked, key_reused};
 use crate::api::problems::conflict;
 use crate::api::reading::{duration, optional, read, token, ttl};
-use crate::serve::{Problem, Waiter};
+use crate::serve::{Json, Problem, Waiter};
+use axum::Extension;
 use axum::body::Bytes;
-use axum::{Extension, Json};
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Checkpoint, Kind, Label, Marker, Token};
+use leasehold_core::{Checkpoint, Kind, Label, Marker, Nonce, Token};
 use leasehold_work::queue::{Claimed, Claimer, ItemGrant, ItemName, Queue};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -96,7 +96,8 @@ pub async fn claim(
         }
         return again(&asked, &queue, tokens).await;
     }
-    let mut claimer = Claimer::new(queue.clone(), Some(label.unwrap_or_else(|| asked.caller.label.clone())), ttl)?;
+    let holder = asked.holder(label, Nonce::random());
+    let mut claimer = Claimer::new(queue.clone(), None, ttl)?.for_holder(holder);
     let mut taken = Taken { queue, grants: Vec::new(), is_over: false };
     if wait.is_zero() {
         taken.fill(&mut claimer, count).await?;
@@ -194,7 +195,7 @@ pub(super) fn own(asked: &Asked, text: &str) -> Result<Token, Problem> {
     let token = token(text)?;
     let name = ItemName { queue: asked.queue_name(Verb::Work)?, id: asked.item()? };
     if token.lease != name.lease()? {
-        let detail = format!("field `token`: it is of `{}`, and the address is of item `{name}`", token.lease);
+        let detail = format!("field `token`: this token is of `{}`, but the path names item `{name}`", token.lease);
         return Err(Problem::invalid(detail).with("field", "token"));
     }
     Ok(token)
