@@ -116,7 +116,9 @@ async fn list(
     if limit == 0 {
         return Err(Problem::invalid("ask for at least one entry").with("field", "limit"));
     }
-    let stopped_at = crate::api::cursor::read(&site, continued_from.as_deref()).await?;
+    let shelf_name = format!("{shelf:?}");
+    let own = ["records", &shelf_name, namespace.as_str()];
+    let stopped_at = crate::api::cursor::read(&site, &own, continued_from.as_deref()).await?;
     let coordinator = site.coordinator(&namespace).await?;
     if shelf == Shelf::Line
         && let Some(Subject::Name(queue)) = start.as_ref().map(Subject::of)
@@ -127,7 +129,7 @@ async fn list(
     let limit = limit.min(MAX_ENTRIES);
     let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };
     let Found { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
-    let continued_from = crate::api::cursor::after(&site, stopped_at.as_ref()).await?;
+    let continued_from = crate::api::cursor::after(&site, &own, stopped_at.as_ref()).await?;
     Ok(Json(Page { entries, more, continued_from, now }))
 }
 
