@@ -2,7 +2,8 @@
 
 use super::admission::{Admission, Urgency};
 use super::body_budget::BodyBudget;
-use super::namespaces::{IDLE, Namespaces, OpenLimits};
+use super::health::Readiness;
+use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
 use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
 use crate::access::KeyRing;
@@ -54,6 +55,7 @@ struct Shared {
     tally: Tally,
     sealing: Sealing,
     exchange: Exchange,
+    readiness: Readiness,
 }
 
 impl Site {
@@ -91,6 +93,7 @@ impl Site {
             tally: Tally::default(),
             sealing: Sealing::default(),
             exchange,
+            readiness: Readiness::default(),
         }))
     }
 
@@ -195,6 +198,15 @@ impl Site {
 
     pub(super) fn bodies(&self) -> &BodyBudget {
         &self.0.bodies
+    pub(super) fn readiness(&self) -> &Readiness {
+        &self.0.readiness
+    }
+
+    /// Counts a request of this caller for what it said that it holds, and does not.
+    pub(crate) fn asked_in_vain(&self, caller: &Caller) {
+        self.0.admission.count_vain(caller.account());
+    }
+
     }
 
     pub(super) fn traffic(&self) -> &Traffic {
