@@ -268,7 +268,7 @@ async fn told(asked: &Asked, coordinator: &Coordinator, token: &Token, error: le
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/renew", tag = "leases", request_body = Renew,
     responses((status = 200, description = "It is held for another TTL.", body = Granted)))]
 pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<Granted>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Renew = read(&body)?;
     let token = own(&name, &body.token)?;
     let report = Some(report(body.marker, body.checkpoint)?).filter(|report| *report != Report::default());
@@ -320,7 +320,7 @@ pub struct Freed {
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/release", tag = "leases", request_body = Release,
     responses((status = 200, description = "It is free.", body = Freed)))]
 pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Release = read(&body)?;
     let token = own(&name, &body.token)?;
     let outcome = match body.outcome {
@@ -363,7 +363,7 @@ pub struct Marked {
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/progress", tag = "leases", request_body = Marked,
     responses((status = 200, description = "It is noted.", body = Noted)))]
 pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Marked = read(&body)?;
     note(&asked, own(&name, &body.token)?, report(Some(body.marker), None)?).await
 }
@@ -384,7 +384,7 @@ pub struct Checkpointed {
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/checkpoint", tag = "leases", request_body = Checkpointed,
     responses((status = 200, description = "It is kept.", body = Noted)))]
 pub async fn checkpoint(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Checkpointed = read(&body)?;
     note(&asked, own(&name, &body.token)?, report(body.marker, Some(body.checkpoint))?).await
 }
