@@ -1,6 +1,6 @@
 //! What handlers share: the store of each namespace, the keys, and what the server has taken on.
 
-use super::admission::{Admission, Urgency};
+use super::admission::Admission;
 use super::body_budget::BodyBudget;
 use super::health::Readiness;
 use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
@@ -99,19 +99,24 @@ impl Site {
 
     /// The coordinator on the store of a namespace. It is opened once and kept while it is used; what failed is tried again.
     pub async fn coordinator(&self, namespace: &Namespace) -> Result<Coordinator> {
-        self.opened(namespace, Urgency::Other).await
+        self.opened(namespace, Who::Other).await
     }
 
     /// The same for whoever keeps or ends what it was granted.
     pub(crate) async fn coordinator_of_holder(&self, namespace: &Namespace) -> Result<Coordinator> {
-        self.opened(namespace, Urgency::Holder).await
+        self.opened(namespace, Who::Holder).await
     }
 
-    async fn opened(&self, namespace: &Namespace, who: Urgency) -> Result<Coordinator> {
+    /// The same for whoever was refused and waits.
+    pub(crate) async fn coordinator_of_waiter(&self, namespace: &Namespace) -> Result<Coordinator> {
+        self.opened(namespace, Who::Waiter).await
+    }
+
+    async fn opened(&self, namespace: &Namespace, who: Who) -> Result<Coordinator> {
         let cell = self.0.open.cell(&namespace.clone().to_use()?, SystemClock.now(), who)?;
         let opening = || async {
             let store = self.0.opener.open(namespace).await.map_err(unopened)?;
-            Ok(Coordinator::new(Arc::new(Discreet::new(store))).with_retention(self.0.retention))
+            Ok(Opened::new(Arc::new(Discreet::new(store)), self.0.retention, self.0.opener.limits().calls))
         };
         cell.get_or_try_init(opening).await.cloned()
     }

@@ -42,11 +42,16 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) async fn new(limits: Limits) -> Self {
+        Bench::on(Arc::new(Memory), limits).await
+    }
+
+    /// The same with stores of the test's choice.
+    pub(super) async fn on(opener: Arc<dyn Opener>, limits: Limits) -> Self {
         let keys = Keys::new(Arc::new(MemoryStore::default()));
         let (label, by) = (Label::new("tests").unwrap(), Who::new("ann").unwrap());
         let wanted = NewKey { label, scope: Scope::everything().unwrap(), lasts: None, not_after: None, by };
         let secret = keys.create(wanted).await.unwrap().0;
-        let site = Site::new(Arc::new(Memory), Retention::default(), KeyRing::new(keys), limits);
+        let site = Site::new(opener, Retention::default(), KeyRing::new(keys), limits);
         let slow = Arc::new(Semaphore::new(0));
         let acquire = {
             let slow = slow.clone();
@@ -75,7 +80,7 @@ impl Bench {
         tokio::spawn(self.ask(path, ""))
     }
 
-    async fn until(&self, condition: impl Fn(&Site) -> bool) {
+    pub(super) async fn until(&self, condition: impl Fn(&Site) -> bool) {
         let waiting = async {
             while !condition(&self.site) {
                 tokio::task::yield_now().await;

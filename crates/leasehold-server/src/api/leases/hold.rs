@@ -138,17 +138,28 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
     if let Some(since) = since.filter(|_| asked.attempt.is_some()) {
         check_remembered(&coordinator, &name, &ask, since).await?;
     }
-    let mut pending =
-        Pending { coordinator: coordinator.clone(), name: name.clone(), ask: ask.clone(), is_over: false };
+    let patient = asked.coordinator_of_waiter().await?;
+    let mut pending = Pending { coordinator: patient.clone(), name: name.clone(), ask: ask.clone(), is_over: false };
     // Its next attempt finds what this one was granted.
     pending.is_over = asked.attempt.is_some();
-    let acquired = if wait.is_zero() {
-        coordinator.acquire(&name, &ask).await
-    } else {
-        let mut waiting = waiter.begin()?;
-        tokio::select! {
-            acquired = coordinator.acquire_within(std::slice::from_ref(&name), &ask, wait) => acquired,
-            problem = waiting.over() => return Err(problem),
+    // In its place, as everybody else's: whoever is not refused does not wait.
+    let first = coordinator.acquire(&name, &ask).await;
+    let acquired = match first {
+        first if wait.is_zero() => first,
+        Ok(Acquired::Granted(_)) => first,
+        Err(error) if error.kind() != Kind::Contended => Err(error),
+        refused => {
+            let mut waiting = waiter.begin()?;
+            let acquiring = async {
+                match refused {
+                    Ok(refused) => patient.acquire_after(refused, &name, &ask, wait).await,
+                    Err(_) => patient.acquire_within(std::slice::from_ref(&name), &ask, wait).await,
+                }
+            };
+            tokio::select! {
+                acquired = acquiring => acquired,
+                problem = waiting.over() => return Err(problem),
+            }
         }
     };
     match acquired {
