@@ -121,11 +121,12 @@ impl Site {
         cell.get_or_try_init(opening).await.cloned()
     }
 
-    /// Closes the namespaces that nobody uses, for as long as it is polled.
+    /// Closes the namespaces that nobody uses, and forgets leases that nobody renewed, for as long as it is polled.
     pub(super) async fn close_idle(&self) {
         loop {
             tokio::time::sleep(IDLE / 4).await;
             self.0.open.close_idle(SystemClock.now());
+            self.0.tended.drop_expired(SystemClock.now());
         }
     }
 
