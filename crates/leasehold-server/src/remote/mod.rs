@@ -28,8 +28,8 @@ pub(crate) use hide::knows_origin;
 use leasehold_core::item::{Item, ItemName};
 use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
-use leasehold_core::wire::{self, Listing, Page, Reading, Record};
-use leasehold_core::{Key, LeaseName, Shelf};
+use leasehold_core::wire::{self, Listing, Page, Reading, Recall, Recalled, Record};
+use leasehold_core::{Claim, Key, LeaseName, Ownership, Shelf, Timestamp, codec};
 use listing::{Asked, Found};
 use rules::Subject;
 pub(crate) use rules::name_of;
@@ -42,6 +42,7 @@ const MAX_ENTRIES: usize = 1000;
 pub(crate) fn routes() -> Router<Site> {
     Router::new()
         .route("/v1/ns/{namespace}/records/read", post(read))
+        .route("/v1/ns/{namespace}/records/recall", post(recall))
         .route("/v1/ns/{namespace}/records/list", post(list))
         .route("/v1/ns/{namespace}/records/watch", post(watch::watch))
         .route("/v1/ns/{namespace}/records/change", post(change::change))
@@ -102,6 +103,40 @@ async fn read(
     }
     let value = value.map(|value| hide::shown(&caller, &namespace, &key, value)).transpose()?.flatten();
     Ok(Json(Reading { value: value.map(|value| wire::Value::of(value, &key)).transpose()?, now }))
+}
+
+/// A read by whoever holds the record, or works on it, as the record itself says: it is served before others. Of anything else its
+/// sender learns nothing here.
+async fn recall(
+    State(site): State<Site>,
+    In(namespace): In,
+    caller: Caller,
+    Body(Recall { record, claim }): Body<Recall>,
+) -> Result<Json<Recalled>, Problem> {
+    let key = record.key();
+    if !matches!(key.shelf, Shelf::Lease | Shelf::Item) {
+        return Err(Problem::invalid("only leases and items are held; send it to `records/read`"));
+    }
+    Subject::of(&key).may_read(&caller, &namespace, &key)?;
+    let store = site.coordinator_of_holder(&namespace).await?.store().clone();
+    let leasehold_core::store::Reading { value, now } = store.read(&key).await?;
+    let Some(value) = value.filter(|value| is_held(&key, value, claim, now)) else {
+        site.asked_in_vain(&caller);
+        return Ok(Json(Recalled { held: None }));
+    };
+    let value = hide::shown(&caller, &namespace, &key, value)?.map(|value| wire::Value::of(value, &key)).transpose()?;
+    Ok(Json(Recalled { held: Some(Reading { value, now }) }))
+}
+
+/// Whether a claim on a record is in force.
+fn is_held(key: &Key, value: &Versioned, claim: Claim, now: Timestamp) -> bool {
+    match key.shelf {
+        Shelf::Lease => codec::decode::<Ownership>(hide::LEASE, &value.bytes, key.name.as_str())
+            .is_ok_and(|record| claim.holds(record.epoch, record.live_tenure(now))),
+        Shelf::Item => Item::decode(&value.bytes, key.name.as_str())
+            .is_ok_and(|item| claim.holds(item.epoch, item.tenure().filter(|tenure| tenure.deadline > now))),
+        _ => false,
+    }
 }
 
 async fn list(

@@ -6,8 +6,8 @@ use super::health::Readiness;
 use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
 use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
-use crate::access::KeyRing;
 use crate::access::seal::{Seal, Sealing};
+use crate::access::{Caller, KeyRing};
 use crate::api::tally::Tally;
 use crate::discreet::{Discreet, unopened};
 use crate::oidc::Exchange;
@@ -118,7 +118,7 @@ impl Site {
             let store = self.0.opener.open(namespace).await.map_err(unopened)?;
             Ok(Opened::new(Arc::new(Discreet::new(store)), self.0.retention, self.0.opener.limits().calls))
         };
-        cell.get_or_try_init(opening).await.cloned()
+        cell.get_or_try_init(opening).await.map(|opened| opened.coordinator(who))
     }
 
     /// Closes the namespaces that nobody uses, and forgets leases that nobody renewed, for as long as it is polled.
@@ -198,12 +198,6 @@ impl Site {
         self.0.ending.send_replace(true);
     }
 
-    pub(super) fn admission(&self) -> &Arc<Admission> {
-        &self.0.admission
-    }
-
-    pub(super) fn bodies(&self) -> &BodyBudget {
-        &self.0.bodies
     pub(super) fn readiness(&self) -> &Readiness {
         &self.0.readiness
     }
@@ -213,6 +207,12 @@ impl Site {
         self.0.admission.count_vain(caller.account());
     }
 
+    pub(super) fn admission(&self) -> &Arc<Admission> {
+        &self.0.admission
+    }
+
+    pub(super) fn bodies(&self) -> &BodyBudget {
+        &self.0.bodies
     }
 
     pub(super) fn traffic(&self) -> &Traffic {
