@@ -49,6 +49,7 @@ pub mod guard;
 pub mod hints;
 mod history;
 mod holder;
+pub mod holding;
 pub mod item;
 mod keeper;
 pub mod lease;

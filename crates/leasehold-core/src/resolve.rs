@@ -11,6 +11,7 @@ use crate::coordinator::Coordinator;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::hints::Opening;
+use crate::holding;
 use crate::lease::record::Ownership;
 use crate::name::LeaseName;
 use crate::nonce::Lineage;
@@ -121,7 +122,7 @@ impl Resolver for Coordinator {
             let message = format!("token `{token}` is of a queue's item; this program knows leases only");
             return Err(Error::new(Kind::Unsupported, message));
         }
-        let seen = self.look(&token.lease).await?;
+        let seen = holding::reading_for(Some(token.claim()), self.look(&token.lease)).await?;
         let record = self.with_transfer(&token.lease, &seen.record, token.epoch).await;
         let trust_until = seen.trust(self.grain());
         let is_over = seen.has_run_out() || self.clock().now() >= trust_until;

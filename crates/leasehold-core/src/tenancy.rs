@@ -7,6 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::Result;
 use crate::grant::Grant;
 use crate::hints::Opening;
+use crate::holding;
 use crate::lease::record::{Drain, Progress};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
@@ -91,7 +92,7 @@ impl Tenancy for Held {
 
     async fn has_news(&self) -> Result<bool> {
         let token = self.grant.token();
-        let seen = self.leases.inspect(&token.lease).await?;
+        let seen = holding::reading_for(Some(token.claim()), self.leases.inspect(&token.lease)).await?;
         let asked = seen.record.live_drain(seen.now).is_some_and(|drain| self.asked_to_finish() != Some(drain));
         Ok(asked || !seen.record.is_held_by(token.claim()))
     }
@@ -103,7 +104,7 @@ impl Tenancy for Held {
 
     async fn progress_age(&self) -> Result<Option<Duration>> {
         let token = self.grant.token();
-        let seen = self.leases.inspect(&token.lease).await?;
+        let seen = holding::reading_for(Some(token.claim()), self.leases.inspect(&token.lease)).await?;
         Ok(progress_age(seen.record.progress.as_ref(), token.claim(), seen.now, self.leases.grain()))
     }
 

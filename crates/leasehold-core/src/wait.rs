@@ -133,6 +133,20 @@ impl Coordinator {
         self.wait_for(Group::Names(leases), ask, limit).await
     }
 
+    /// Goes on where [`Coordinator::acquire`] of this one lease was refused, under the same nonce, as
+    /// [`Coordinator::acquire_within`] does after its first attempt. A grant, and a refusal that waiting does not end,
+    /// are returned at once.
+    pub async fn acquire_after(
+        &self,
+        answer: Acquired,
+        lease: &LeaseName,
+        ask: &Ask,
+        limit: Duration,
+    ) -> Result<Acquired> {
+        let (give_up, full) = (self.clock().now() + limit, Backoff::new(FIRST_BACKOFF, MAX_STORE_BACKOFF));
+        self.wait_after(answer, Group::Names(std::slice::from_ref(lease)), ask, give_up, full).await
+    }
+
     /// The same for the seats of one lease (see [`LeaseName::seat`]). A pause of
     /// the lease applies to all of its seats, even if it begins during the wait.
     ///
@@ -193,13 +207,24 @@ impl Coordinator {
     }
 
     async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
-        let leases = group.names();
         let give_up = self.clock().now() + limit;
         let mut full = Backoff::new(FIRST_BACKOFF, MAX_STORE_BACKOFF);
-        let mut answer = match self.first_attempt(group, ask, give_up, &mut full).await? {
-            Attempt::Answered(answer) => answer,
-            Attempt::GivenBack(paused) => return Ok(paused),
-        };
+        match self.first_attempt(group, ask, give_up, &mut full).await? {
+            Attempt::Answered(answer) => self.wait_after(answer, group, ask, give_up, full).await,
+            Attempt::GivenBack(paused) => Ok(paused),
+        }
+    }
+
+    /// Waits, once the first attempt was answered.
+    async fn wait_after(
+        &self,
+        mut answer: Acquired,
+        group: Group<'_>,
+        ask: &Ask,
+        give_up: Moment,
+        mut full: Backoff,
+    ) -> Result<Acquired> {
+        let leases = group.names();
         let mut watches: Option<Vec<Watch>> = None;
         let (mut contention, mut is_hinted) = (Contention::new(), false);
         loop {

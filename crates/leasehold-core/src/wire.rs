@@ -17,6 +17,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Lineage;
 use crate::store::{self, Capabilities, Class, ClockSource, Next, Reach, Revision, Swap, Watching};
 use crate::time::Timestamp;
+use crate::token::Claim;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -165,6 +166,23 @@ impl Value {
     pub fn versioned(self) -> store::Versioned {
         store::Versioned { bytes: self.text.into_bytes(), revision: Revision(self.revision) }
     }
+}
+
+/// Names a record that its sender holds, and by which claim. Such a read is served before others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recall {
+    /// The record, of a lease or an item.
+    pub record: Record,
+    /// The claim.
+    pub claim: Claim,
+}
+
+/// The answer to a [`Recall`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recalled {
+    /// The record; none if it says that the claim is not in force. Then it can be read as by anybody else.
+    pub held: Option<Reading>,
 }
 
 /// The answer to a read.

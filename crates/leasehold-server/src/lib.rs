@@ -14,6 +14,8 @@ mod discreet;
 #[cfg(feature = "server")]
 mod early;
 #[cfg(feature = "server")]
+mod lanes;
+#[cfg(feature = "server")]
 pub mod oidc;
 #[cfg(feature = "server")]
 mod outage;

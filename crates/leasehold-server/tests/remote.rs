@@ -750,3 +750,34 @@ async fn a_key_puts_a_bounded_number_of_processes_on_record() {
     let seen = store.read(&first.0).await.unwrap().value.unwrap();
     assert!(matches!(report(&store, Some(&seen.revision), &first).await.unwrap(), Swap::Done { .. }));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_keeps_what_it_has_through_a_server_that_has_no_place_for_others() {
+    let behind: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    // As in a flood: nobody but holders finds a place.
+    let limits = leasehold_server::serve::Limits { requests: 0, ..Default::default() };
+    let site = Site::start_limited(behind.clone(), None, limits).await;
+    let direct = Coordinator::new(behind.clone());
+    let Acquired::Granted(grant) = direct.acquire(&"x".parse().unwrap(), &ask()).await.unwrap() else { panic!("free") };
+    let queue = Queue::new(behind, "mail".parse().unwrap());
+    queue.add(NewItem::default()).await.unwrap();
+    let item = Claimer::new(queue, None, "90s".parse().unwrap()).unwrap().next().await.unwrap();
+    // As `leasehold renew` and `leasehold progress` do, and a keeper that looks for orders.
+    let store = site.store(&site.key("*", "hold,work").await).await;
+    let tokens = leasehold_work::Tokens::new(Coordinator::new(store.clone()));
+    let report = leasehold_core::lease::protocol::Report { marker: Some("half".parse().unwrap()), checkpoint: None };
+    for token in [grant.token(), item.token()] {
+        tokens.renew(token).await.unwrap();
+        tokens.progress(token, report.clone()).await.unwrap();
+    }
+    let remote = Coordinator::new(store.clone());
+    let mut kept = remote.adopt(grant.token()).await.unwrap();
+    // The record has changed since it was seen: the renewal finds out how.
+    direct.checkpoint_by_token(grant.token(), report).await.unwrap();
+    remote.renew(&mut kept, None).await.unwrap();
+    assert_eq!(remote.release(&kept, Outcome::Succeeded).await.unwrap(), Released::Now);
+    // Whoever holds nothing finds no place by saying that it does.
+    let refused = remote.adopt(grant.token()).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Unavailable, "{refused}");
+    assert!(remote.inspect(&"x".parse().unwrap()).await.is_err());
+}

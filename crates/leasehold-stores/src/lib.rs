@@ -65,3 +65,7 @@ mod utc;
 pub use open::blocker;
 pub use open::{StoreUrl, open};
 pub use url::{Address, Host, Namespace, Secret};
+
+/// How many calls a handle with connections of its own (PostgreSQL, MySQL) has under way at once; more wait for one of these to
+/// end. It is enough for the server to commit several swaps with one flush.
+pub const CALLS_AT_ONCE: usize = 16;

@@ -160,7 +160,11 @@ impl Opener for Stores {
     }
 
     fn limits(&self) -> OpenLimits {
-        if self.url.address().is_some() { OpenLimits::NETWORK } else { OpenLimits::FILES }
+        match self.url.address().map(|address| address.scheme.as_str()) {
+            None => OpenLimits::FILES,
+            Some("postgres" | "postgresql" | "mysql" | "mariadb") => OpenLimits::NETWORK,
+            Some(_) => OpenLimits::CONCURRENT,
+        }
     }
 }
 

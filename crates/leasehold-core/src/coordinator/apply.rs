@@ -10,6 +10,7 @@ use crate::codec;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
 use crate::history;
+use crate::holding;
 use crate::lease::protocol::{Refusal, Request};
 use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
 use crate::lease::transfer::Transfer;
@@ -171,7 +172,8 @@ impl Coordinator {
     ) -> Result<std::result::Result<Changed, Refused>> {
         let store = self.store.as_ref();
         let row = self.row(lease, request);
-        match Cell::new(row, store, self.clock.as_ref()).apply(request, start, unanswered).await? {
+        let mut cell = Cell::new(row, store, self.clock.as_ref());
+        match holding::reading_for(request.claim(), cell.apply(request, start, unanswered)).await? {
             Applied::Yes { before, written } => {
                 self.check_birth(lease, &before, &written).await?;
                 let by =

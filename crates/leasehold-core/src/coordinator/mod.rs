@@ -14,6 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::grant::Grant;
 use crate::history::{self, Retention};
 use crate::holder::HolderId;
+use crate::holding;
 use crate::lease::protocol::{self, Order, Refusal, Report, Request, RunRequest, SlotClaim};
 use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
 use crate::lease::transfer::{Outcome, Transfer};
@@ -206,7 +207,7 @@ impl Coordinator {
     /// Takes over a grant that was passed to this process as a token, if it is still in force. One read; it does not
     /// renew. It archives old transfers, as acquiring does.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
-        let seen = self.look(&token.lease).await?;
+        let seen = holding::reading_for(Some(token.claim()), self.look(&token.lease)).await?;
         let held = seen.record.is_held_by(token.claim());
         match seen.record.live_tenure(seen.anchor.now).filter(|_| held) {
             Some(tenure) => {

@@ -94,6 +94,18 @@ pub enum Request {
 }
 
 impl Request {
+    /// The claim that it is made under.
+    pub fn claim(&self) -> Option<Claim> {
+        match self {
+            Request::Renew { claim, .. }
+            | Request::Progress { claim, .. }
+            | Request::Complete { claim, .. }
+            | Request::Fail { claim, .. }
+            | Request::Return { claim, .. } => Some(*claim),
+            _ => None,
+        }
+    }
+
     /// Whether only the worker that holds the item may make it. An item that has left for another store has no worker.
     pub fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. })

@@ -1,12 +1,13 @@
 //! Whoever makes a request, as its key says, and the one function that decides what it may.
 
-use super::record::{KeyRecord, State};
+use super::record::{KeyRecord, Origin, State};
 use super::scope::Scope;
 use super::secret::KeyId;
 use super::verb::Verb;
 use leasehold_core::{HolderId, Label, Nonce, Timestamp};
 use leasehold_stores::Namespace;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Whoever makes a request. Its key was known and counted when the request came.
@@ -19,6 +20,26 @@ pub struct Caller {
     /// From when on it counts no more, by the store's clock.
     pub expires: Option<Timestamp>,
     scope: Scope,
+    account: Account,
+}
+
+/// Whose requests are counted together: those of one key, or of all keys that one subject was given for its tokens. Otherwise
+/// whoever may exchange tokens would have as many requests as it exchanges.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Account {
+    /// The bearer of this key.
+    Key(KeyId),
+    /// Whoever has the tokens.
+    Origin(Arc<Origin>),
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Account::Key(key) => write!(f, "key {key}"),
+            Account::Origin(origin) => write!(f, "`{}` with all its keys", origin.subject),
+        }
+    }
 }
 
 impl Caller {
@@ -32,8 +53,17 @@ impl Caller {
                 label: record.label.clone(),
                 expires: record.expires,
                 scope: record.scope.clone(),
+                account: match &record.origin {
+                    Some(origin) => Account::Origin(Arc::new(origin.clone())),
+                    None => Account::Key(record.id.clone()),
+                },
             }),
         }
+    }
+
+    /// With whose its requests are counted.
+    pub const fn account(&self) -> &Account {
+        &self.account
     }
 
     /// What the key is for.

@@ -6,7 +6,6 @@
 use super::record::{KeyRecord, Made, Origin, Revoked, State, Use};
 use super::scope::Scope;
 use super::secret::{KeyId, Secret};
-use crate::discreet::Discreet;
 use futures_util::future::join_all;
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS, Snapshot};
 use leasehold_core::clock::{Clock, SystemClock};
@@ -121,9 +120,9 @@ impl Keys {
         Keys { clock, ..self }
     }
 
-    /// The same, for those who must not learn where the store is.
-    pub(crate) fn discreet(self) -> Self {
-        Keys { store: Arc::new(Discreet::new(self.store)), ..self }
+    /// The same, by another way to their store.
+    pub(crate) fn on(self, store: Arc<dyn Store>) -> Self {
+        Keys { store, ..self }
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {

@@ -23,7 +23,7 @@ mod sweep;
 mod tests;
 mod verb;
 
-pub use caller::{Caller, Denied, Lack};
+pub use caller::{Account, Caller, Denied, Lack};
 pub use keys::{Keys, Listed, NewKey, Rotation};
 pub use record::{KeyRecord, Made, Origin, Revoked, State};
 pub use ring::{KeyRing, Refused};

@@ -8,9 +8,12 @@ use super::caller::{Caller, Denied};
 use super::keys::Keys;
 use super::record::KeyRecord;
 use super::secret::{KeyId, Secret};
+use crate::discreet::Discreet;
+use crate::lanes::Lanes;
 use leasehold_core::clock::Moment;
 use leasehold_core::hints::Hints;
 use leasehold_core::{Anchor, Error, Result, Timestamp};
+use leasehold_stores::CALLS_AT_ONCE;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +67,8 @@ pub struct KeyRing(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     keys: Keys,
+    /// The same for keys that are known: neither strangers nor those who list and make keys delay them.
+    known: Keys,
     remembered: Mutex<Remembered>,
     /// Counts the store's hints: what was asked for before the last one does not count any more.
     hints: AtomicU64,
@@ -130,9 +135,10 @@ struct Look {
 impl KeyRing {
     /// A ring of these keys. What their store says of its troubles goes to the log only.
     pub fn new(keys: Keys) -> Self {
-        let keys = keys.discreet();
+        let lanes = Lanes::new(Arc::new(Discreet::new(keys.store().clone())), CALLS_AT_ONCE / 4 * 3);
         KeyRing(Arc::new(Shared {
-            keys,
+            keys: keys.clone().on(lanes.others),
+            known: keys.on(lanes.holders),
             remembered: Mutex::default(),
             hints: AtomicU64::new(0),
             strangers: Semaphore::new(STRANGERS),
@@ -149,7 +155,7 @@ impl KeyRing {
 
     /// The time of the keys' store, by which all servers judge alike. It is asked for once in a while, and counted on from there.
     pub async fn now(&self) -> Result<Timestamp> {
-        let keys = &self.0.keys;
+        let keys = &self.0.known;
         let known = *self.0.time.lock().unwrap_or_else(PoisonError::into_inner);
         let moment = keys.clock().now();
         if let Some(anchor) = known.filter(|anchor| moment.saturating_since(anchor.asked) < TIME_COUNTS) {
@@ -240,9 +246,10 @@ impl KeyRing {
         if let Some(look) = self.fresh(slot) {
             return Ok(look);
         }
-        let _turn = self.turn(id).await?;
+        let turn = self.turn(id).await?;
+        let keys = if turn.is_some() { &self.0.keys } else { &self.0.known };
         let hints = self.0.hints.load(Ordering::Acquire);
-        let seen = self.0.keys.look(id).await?;
+        let seen = keys.look(id).await?;
         let look = Look { record: seen.record.map(Arc::new), anchor: seen.anchor, hints };
         *slot.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(look.clone());
         let mut remembered = self.remembered();

@@ -1,6 +1,7 @@
 //! What servers hide from clients with a secret that all of them share: places in listings, and the keys in cookies.
 //!
-//! A cursor holds the name that a listing continues after, which may be one that its bearer is not to know.
+//! A cursor holds the name that a listing continues after, which may be one that its bearer is not to know. It counts in that
+//! listing alone.
 //!
 //! The cookie of a session is the key itself, encrypted (AES-256-GCM) with a secret that lies beside the keys in the servers' own namespace,
 //! made by the first server that needs it. So:
@@ -106,14 +107,15 @@ impl Seal {
         Some(self.sealing.open_in_place(once, Aad::from(purpose), &mut sealed).ok()?.to_vec())
     }
 
-    /// Just after this name, as a client carries it: the name may be one that it is not to know.
-    pub fn cursor(&self, after: &LeaseName) -> Result<String> {
-        self.sealed(CURSOR, after.as_str().into())
+    /// Just after this name of this listing, as a client carries it: the name may be one that it is not to know. `listing` tells
+    /// it from all others: what is listed, and where.
+    pub fn cursor(&self, listing: &[&str], after: &LeaseName) -> Result<String> {
+        self.sealed(&of_listing(listing), after.as_str().into())
     }
 
-    /// The name that a cursor is just after.
-    pub fn after(&self, cursor: &str) -> Option<LeaseName> {
-        LeaseName::new(String::from_utf8(self.opened(CURSOR, cursor)?).ok()?).ok()
+    /// The name that a cursor of this listing is just after.
+    pub fn after(&self, listing: &[&str], cursor: &str) -> Option<LeaseName> {
+        LeaseName::new(String::from_utf8(self.opened(&of_listing(listing), cursor)?).ok()?).ok()
     }
 
     /// The cookie for a key. `now` is the time of the keys' store, here and in [`Self::open`]: servers' own clocks differ.
@@ -143,6 +145,16 @@ impl Seal {
         let Ok(token) = BASE64_URL_SAFE_NO_PAD.decode(token) else { return false };
         hmac::verify(&self.tokens, cookie.as_bytes(), &token).is_ok()
     }
+}
+
+/// What a cursor of this listing is for. No two listings have the same: each word comes with its length.
+fn of_listing(words: &[&str]) -> Vec<u8> {
+    let mut purpose = CURSOR.to_vec();
+    for word in words {
+        purpose.extend((word.len() as u64).to_be_bytes());
+        purpose.extend(word.as_bytes());
+    }
+    purpose
 }
 
 /// A random text for a cookie.
@@ -195,13 +207,17 @@ mod tests {
     fn a_cursor_says_nothing_and_is_not_a_cookie() {
         let seal = Seal::of(&random()).unwrap();
         let name = LeaseName::new("team-a/reports").unwrap();
-        let cursor = seal.cursor(&name).unwrap();
-        assert_eq!(seal.after(&cursor), Some(name));
+        let listing = ["leases", "team"];
+        let cursor = seal.cursor(&listing, &name).unwrap();
+        assert_eq!(seal.after(&listing, &cursor), Some(name));
         assert!(!String::from_utf8_lossy(&BASE64_URL_SAFE_NO_PAD.decode(&cursor).unwrap()).contains("team"));
         assert_eq!(seal.open(&cursor, NOW), None);
-        assert_eq!(seal.after(&seal.close("lh_r_abc", NOW).unwrap()), None);
+        assert_eq!(seal.after(&[], &seal.close("lh_r_abc", NOW).unwrap()), None);
+        for other in [&["leases", "other"][..], &["jobs", "team"], &["leasest", "eam"], &["leases"], &[]] {
+            assert_eq!(seal.after(other, &cursor), None, "{other:?}");
+        }
         for wrong in ["", "!", "dGVhbS1hL3JlcG9ydHM", &cursor[1..]] {
-            assert_eq!(seal.after(wrong), None, "{wrong}");
+            assert_eq!(seal.after(&listing, wrong), None, "{wrong}");
         }
     }
 

@@ -122,6 +122,12 @@ impl Asked {
         Ok(queue_in(&self.coordinator_of_holder().await?, name))
     }
 
+    /// The queue in the path, for whoever found nothing there and waits.
+    pub async fn queue_of_waiter(&self) -> Result<Queue, Problem> {
+        let name = self.queue_name(Verb::Work)?;
+        Ok(queue_in(&self.coordinator_of_waiter().await?, name))
+    }
+
     /// The item in the path.
     pub fn item(&self) -> Result<ItemId, Problem> {
         Ok(self.part("id").parse()?)
@@ -136,6 +142,11 @@ impl Asked {
     /// The same for whoever keeps or ends what it was granted.
     pub async fn coordinator_of_holder(&self) -> Result<Coordinator, Problem> {
         Ok(self.site.coordinator_of_holder(&self.namespace).await?)
+    }
+
+    /// The same for whoever was refused and waits.
+    pub async fn coordinator_of_waiter(&self) -> Result<Coordinator, Problem> {
+        Ok(self.site.coordinator_of_waiter(&self.namespace).await?)
     }
 
     /// What its grant is known by: the same for each attempt.

@@ -4,19 +4,22 @@ use crate::access::Scope;
 use crate::serve::{Problem, Site};
 use leasehold_core::{LeaseName, MAX_NAME_BYTES};
 
-/// A cursor just after this name.
-pub async fn after(site: &Site, name: Option<&LeaseName>) -> Result<Option<String>, Problem> {
+/// A cursor just after this name of this listing: what is listed, and where.
+pub async fn after(site: &Site, listing: &[&str], name: Option<&LeaseName>) -> Result<Option<String>, Problem> {
     let Some(name) = name else { return Ok(None) };
-    Ok(Some(site.seal().await?.cursor(name)?))
+    Ok(Some(site.seal().await?.cursor(listing, name)?))
 }
 
-/// The name that a cursor is just after.
-pub async fn read(site: &Site, cursor: Option<&str>) -> Result<Option<LeaseName>, Problem> {
+/// The name that a cursor of this listing is just after.
+pub async fn read(site: &Site, listing: &[&str], cursor: Option<&str>) -> Result<Option<LeaseName>, Problem> {
     let Some(cursor) = cursor else { return Ok(None) };
-    let name = site.seal().await?.after(cursor);
-    name.map(Some).ok_or_else(|| {
-        Problem::invalid("the cursor is none that a listing gave; begin without one").with("field", "cursor")
-    })
+    let name = site.seal().await?.after(listing, cursor);
+    name.map(Some).ok_or_else(unknown)
+}
+
+/// The refusal of a cursor, whatever is wrong with it.
+pub fn unknown() -> Problem {
+    Problem::invalid("the cursor is none that this listing gave; begin without one").with("field", "cursor")
 }
 
 /// What every name begins with that is like a pattern.

@@ -27,6 +27,8 @@ use utoipa_axum::routes;
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The longest time for which an old key still counts.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 86_400);
+/// What its cursors are for.
+const LISTING: [&str; 1] = ["keys"];
 /// The overlap, where none is given.
 const OVERLAP: Duration = Duration::from_secs(86_400);
 
@@ -168,14 +170,14 @@ pub async fn list(
     caller.administers()?;
     let most = limit(wanted.limit, 100, 100)?;
     // Sealed: the key at which a page ends may be one that the caller is not to know of.
-    let after = cursor::read(&site, wanted.cursor.as_deref()).await?;
-    let after = after.map(|id| id.as_str().parse::<KeyId>()).transpose()?;
+    let after = cursor::read(&site, &LISTING, wanted.cursor.as_deref()).await?;
+    let after = after.map(|id| id.as_str().parse::<KeyId>()).transpose().map_err(|_| cursor::unknown())?;
     let (found, next, now) = site.keys().keys().page(after.as_ref(), most).await?;
     // A damaged record says of nobody that it is theirs.
     let keys = found.iter().filter(|key| caller.may_end(&key.record.scope).is_ok());
     let shown = |key: &Listed| KeyView::new(&key.record, key.used, key.state.as_str());
     let next = next.map(|id| LeaseName::new(id.as_str())).transpose()?;
-    let next = cursor::after(&site, next.as_ref()).await?;
+    let next = cursor::after(&site, &LISTING, next.as_ref()).await?;
     Ok(Json(KeyList { keys: keys.map(shown).collect(), next, now: now.into() }))
 }
 

@@ -162,6 +162,8 @@ pub struct Visit {
     pub noticed: Fields,
     /// The session's cookie, to which tokens of forms belong.
     cookie: String,
+    /// The address of the page, of which a place in its listing is.
+    path: String,
     site: Site,
 }
 
@@ -200,13 +202,13 @@ impl Visit {
     /// The name that a page's listing continues after.
     pub async fn after(&self, fields: &Fields) -> Result<Option<LeaseName>, Problem> {
         let seal = self.seal().await?;
-        Ok(fields.get("after").and_then(|cursor| seal.after(cursor)))
+        Ok(fields.get("after").and_then(|cursor| seal.after(&["page", &self.path], cursor)))
     }
 
     /// The same for an address: the name may be one that the visitor is not to know.
     pub async fn cursor(&self, after: Option<&LeaseName>) -> Result<Option<String>, Problem> {
         let Some(name) = after else { return Ok(None) };
-        Ok(Some(self.seal().await?.cursor(name)?))
+        Ok(Some(self.seal().await?.cursor(&["page", &self.path], name)?))
     }
 
     /// The seal of sessions.
@@ -244,6 +246,7 @@ impl FromRequestParts<Site> for Visit {
         let token = site.seal().await?.token(&cookie);
         let frame = Frame { about: path_of(parts.uri.path()), ..frame_for(&caller, base, Some(&namespace), token) };
         let noticed = notice::told(&parts.headers);
-        Ok(Visit { caller, namespace, coordinator, frame, noticed, cookie, site: site.clone() })
+        let path = parts.uri.path().to_owned();
+        Ok(Visit { caller, namespace, coordinator, frame, noticed, cookie, path, site: site.clone() })
     }
 }

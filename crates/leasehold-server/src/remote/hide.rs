@@ -19,7 +19,7 @@ use leasehold_work::queue::shown_in_line;
 use leasehold_work::schedule::requests;
 use ring::digest::{SHA256, digest};
 
-const LEASE: &str = "ownership";
+pub(super) const LEASE: &str = "ownership";
 const COUNTERS: &str = "counters";
 /// Stands for a lease that the key is not for, where a record must name one.
 pub(super) const OUTSIDE: &str = "a-lease-outside-this-keys-scope";

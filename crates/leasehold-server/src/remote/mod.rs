@@ -29,8 +29,8 @@ pub(crate) use hide::knows_origin;
 use leasehold_core::item::{Item, ItemName};
 use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
-use leasehold_core::wire::{self, Listing, Page, Reading, Record};
-use leasehold_core::{Key, LeaseName, Shelf};
+use leasehold_core::wire::{self, Listing, Page, Reading, Recall, Recalled, Record};
+use leasehold_core::{Claim, Key, LeaseName, Ownership, Shelf, Timestamp, codec};
 use listing::{Asked, ListedEntries};
 use rules::Subject;
 pub(crate) use rules::name_of;
@@ -43,6 +43,7 @@ const MAX_ENTRIES: usize = 1000;
 pub(crate) fn routes() -> Router<Site> {
     Router::new()
         .route("/v1/ns/{namespace}/records/read", post(read))
+        .route("/v1/ns/{namespace}/records/recall", post(recall))
         .route("/v1/ns/{namespace}/records/list", post(list))
         .route("/v1/ns/{namespace}/records/watch", post(watch::watch))
         .route("/v1/ns/{namespace}/records/change", post(change::change))
@@ -105,6 +106,40 @@ async fn read(
     Ok(Json(Reading { value: value.map(|value| wire::Value::of(value, &key)).transpose()?, now }))
 }
 
+/// A read by whoever holds the record, or works on it, as the record itself says: it is served before others. Of anything else its
+/// sender learns nothing here.
+async fn recall(
+    State(site): State<Site>,
+    In(namespace): In,
+    caller: Caller,
+    Body(Recall { record, claim }): Body<Recall>,
+) -> Result<Json<Recalled>, Problem> {
+    let key = record.key();
+    if !matches!(key.shelf, Shelf::Lease | Shelf::Item) {
+        return Err(Problem::invalid("only leases and items are held; send it to `records/read`"));
+    }
+    Subject::of(&key).may_read(&caller, &namespace, &key)?;
+    let store = site.coordinator_of_holder(&namespace).await?.store().clone();
+    let leasehold_core::store::Reading { value, now } = store.read(&key).await?;
+    let Some(value) = value.filter(|value| is_held(&key, value, claim, now)) else {
+        site.asked_in_vain(&caller);
+        return Ok(Json(Recalled { held: None }));
+    };
+    let value = hide::shown(&caller, &namespace, &key, value)?.map(|value| wire::Value::of(value, &key)).transpose()?;
+    Ok(Json(Recalled { held: Some(Reading { value, now }) }))
+}
+
+/// Whether a claim on a record is in force.
+fn is_held(key: &Key, value: &Versioned, claim: Claim, now: Timestamp) -> bool {
+    match key.shelf {
+        Shelf::Lease => codec::decode::<Ownership>(hide::LEASE, &value.bytes, key.name.as_str())
+            .is_ok_and(|record| claim.holds(record.epoch, record.live_tenure(now))),
+        Shelf::Item => Item::decode(&value.bytes, key.name.as_str())
+            .is_ok_and(|item| claim.holds(item.epoch, item.tenure().filter(|tenure| tenure.deadline > now))),
+        _ => false,
+    }
+}
+
 async fn list(
     State(site): State<Site>,
     In(namespace): In,
@@ -117,7 +152,9 @@ async fn list(
     if limit == 0 {
         return Err(Problem::invalid("ask for at least one entry").with("field", "limit"));
     }
-    let stopped_at = crate::api::cursor::read(&site, continued_from.as_deref()).await?;
+    let shelf_name = format!("{shelf:?}");
+    let own = ["records", &shelf_name, namespace.as_str()];
+    let stopped_at = crate::api::cursor::read(&site, &own, continued_from.as_deref()).await?;
     let coordinator = site.coordinator(&namespace).await?;
     if shelf == Shelf::Line
         && let Some(Subject::Name(queue)) = start.as_ref().map(Subject::of)
@@ -128,7 +165,7 @@ async fn list(
     let limit = limit.min(MAX_ENTRIES);
     let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };
     let ListedEntries { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
-    let continued_from = crate::api::cursor::after(&site, stopped_at.as_ref()).await?;
+    let continued_from = crate::api::cursor::after(&site, &own, stopped_at.as_ref()).await?;
     Ok(Json(Page { entries, more, continued_from, now }))
 }
 

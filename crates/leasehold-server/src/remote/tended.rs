@@ -3,9 +3,10 @@
 //!
 //! Promise: nothing here is needed for a right answer. A remembered record is used only if it has the revision that the client
 //! names, and the store compares that revision again; another server, or this one after a restart, reads the record instead.
-//! Memory is bounded.
+//! Memory is bounded, by number and by size, and what is no longer held is dropped soon after its deadline.
 
 use leasehold_core::cell::Snapshot;
+use leasehold_core::clock::Moment;
 use leasehold_core::{Coordinator, Key, LeaseName, Ownership};
 use leasehold_stores::Namespace;
 use leasehold_system::sync::Mutex;
@@ -17,6 +18,11 @@ use tokio::sync::watch;
 
 /// How many held leases are remembered.
 const MAX_REMEMBERED: usize = 100_000;
+/// How many bytes of them, about.
+const MAX_BYTES: usize = 128 * 1024 * 1024;
+/// About what a record takes, and each of its transfers.
+const RECORD: usize = 1024;
+const TRANSFER: usize = 512;
 /// How many queues are looked after.
 const MAX_QUEUES: usize = 1024;
 /// How often a queue's items are looked after, a page at a time.
@@ -31,11 +37,49 @@ type ByName<T> = HashMap<(Namespace, LeaseName), T>;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Tended {
-    leases: Mutex<ByName<Arc<Snapshot<Ownership>>>>,
+    leases: Mutex<Remembered>,
     /// Queues that workers ask for.
     queues: Arc<Mutex<ByName<Care>>>,
     /// The records that are watched through this server.
     watched: Mutex<HashMap<(Namespace, Key), watch::Sender<()>>>,
+}
+
+/// Leases as they were last written through this server.
+#[derive(Debug, Default)]
+struct Remembered {
+    all: ByName<Lease>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Lease {
+    seen: Arc<Snapshot<Ownership>>,
+    /// From then on it is not held, unless it is renewed.
+    until: Moment,
+    bytes: usize,
+}
+
+impl Remembered {
+    fn remove(&mut self, entry: &(Namespace, LeaseName)) {
+        if let Some(lease) = self.all.remove(entry) {
+            self.bytes -= lease.bytes;
+        }
+    }
+
+    /// Remembers it, if there is room.
+    fn put(&mut self, entry: (Namespace, LeaseName), lease: Lease) {
+        self.remove(&entry);
+        if self.all.len() < MAX_REMEMBERED && self.bytes + lease.bytes <= MAX_BYTES {
+            self.bytes += lease.bytes;
+            self.all.insert(entry, lease);
+        }
+    }
+}
+
+/// About how much memory a record takes.
+fn bytes_of(record: &Ownership) -> usize {
+    let checkpoint = record.progress.as_ref().and_then(|progress| progress.checkpoint.as_ref());
+    RECORD + record.transfers.len() * TRANSFER + checkpoint.map_or(0, |checkpoint| checkpoint.as_str().len())
 }
 
 /// A queue that is looked after.
@@ -62,20 +106,37 @@ impl Hinted {
 impl Tended {
     /// A lease as it was last written through this server.
     pub(super) fn remembered(&self, namespace: &Namespace, lease: &LeaseName) -> Option<Arc<Snapshot<Ownership>>> {
-        self.leases.lock().get(&(namespace.clone(), lease.clone())).cloned()
+        self.leases.lock().all.get(&(namespace.clone(), lease.clone())).map(|lease| lease.seen.clone())
     }
 
     /// Remembers a lease that is held; forgets one that is not, or that somebody else has changed.
     pub(super) fn remember(&self, namespace: &Namespace, lease: &LeaseName, written: Option<Snapshot<Ownership>>) {
-        let mut leases = self.leases.lock();
         let entry = (namespace.clone(), lease.clone());
-        match written.filter(|seen| seen.record.tenure.is_some()) {
-            Some(seen) if leases.len() < MAX_REMEMBERED || leases.contains_key(&entry) => {
-                leases.insert(entry, Arc::new(seen));
+        let held = written.and_then(|seen| {
+            let deadline = seen.record.tenure.as_ref()?.deadline;
+            let until = seen.anchor.asked + deadline.saturating_since(seen.anchor.now);
+            Some(Lease { until, bytes: bytes_of(&seen.record), seen: Arc::new(seen) })
+        });
+        let mut leases = self.leases.lock();
+        match held {
+            Some(lease) => leases.put(entry, lease),
+            None => leases.remove(&entry),
+        }
+    }
+
+    /// Forgets leases that nobody has renewed in time.
+    pub(crate) fn drop_expired(&self, now: Moment) {
+        let mut leases = self.leases.lock();
+        let Remembered { all, bytes } = &mut *leases;
+        all.retain(|_, lease| {
+            let is_held = lease.until > now;
+            if !is_held {
+                *bytes -= lease.bytes;
             }
-            _ => {
-                leases.remove(&entry);
-            }
+            is_held
+        });
+        if all.capacity() > 4 * all.len().max(1024) {
+            all.shrink_to_fit();
         }
     }
 
@@ -144,5 +205,54 @@ async fn sweep(queue: Queue, queues: Arc<Mutex<ByName<Care>>>, entry: (Namespace
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Acquired, Ask, HolderId, MemoryStore};
+
+    #[tokio::test]
+    async fn a_lease_that_nobody_renewed_is_forgotten_and_its_memory_given_back() {
+        let (tended, namespace) = (Tended::default(), Namespace::default());
+        let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+        let mut held = Vec::new();
+        for (name, ttl) in [("short", "1s"), ("long", "1h")] {
+            let (name, ask) = (LeaseName::new(name).unwrap(), Ask::new(HolderId::new(None), ttl.parse().unwrap()));
+            let Acquired::Granted(grant) = leases.acquire(&name, &ask).await.unwrap() else { panic!("it is free") };
+            let seen = grant.seen().clone();
+            // Twice, as after a renewal.
+            tended.remember(&namespace, &name, Some(seen.clone()));
+            tended.remember(&namespace, &name, Some(seen.clone()));
+            held.push((name, seen));
+        }
+        let each: Vec<usize> = held.iter().map(|(_, seen)| bytes_of(&seen.record)).collect();
+        assert_eq!(tended.leases.lock().bytes, each[0] + each[1]);
+        let (short, long) = (&held[0], &held[1]);
+        tended.drop_expired(short.1.anchor.asked);
+        assert!(tended.remembered(&namespace, &short.0).is_some());
+        tended.drop_expired(short.1.anchor.asked + Duration::from_secs(2));
+        assert!(tended.remembered(&namespace, &short.0).is_none() && tended.remembered(&namespace, &long.0).is_some());
+        assert_eq!(tended.leases.lock().bytes, each[1]);
+        tended.remember(&namespace, &long.0, None);
+        let leases = tended.leases.lock();
+        assert_eq!((leases.bytes, leases.all.len()), (0, 0));
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_is_room_for() {
+        let mut remembered = Remembered::default();
+        let seen = || {
+            let anchor =
+                leasehold_core::Anchor { now: leasehold_core::Timestamp::from_millis(1), asked: Moment::from_nanos(1) };
+            Arc::new(Snapshot::new(Ownership::default(), None, anchor))
+        };
+        for number in 0..10 {
+            let name = LeaseName::new(format!("x{number}")).unwrap();
+            let lease = Lease { seen: seen(), until: Moment::from_nanos(1), bytes: MAX_BYTES / 4 };
+            remembered.put((Namespace::default(), name), lease);
+        }
+        assert_eq!((remembered.all.len(), remembered.bytes), (4, MAX_BYTES));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::problem::Problem;
 use super::settings::Limits;
-use crate::access::KeyId;
+use crate::access::Account;
 use crate::pace::Pace;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use std::collections::HashMap;
@@ -16,7 +16,12 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The last segments of routes by which holders keep what they have.
-const HOLDERS: [&str; 8] = ["hold", "renew", "release", "progress", "checkpoint", "complete", "fail", "give-back"];
+const HOLDERS: [&str; 9] =
+    [RECALL, "hold", "renew", "release", "progress", "checkpoint", "complete", "fail", "give-back"];
+/// The one by which they read what they hold. Whether they hold it, the record says once it is read.
+const RECALL: &str = "recall";
+/// Of those that found nothing of the kind, so many a second are served as a holder's: one of so many of the key's requests.
+const VAIN_PART: u32 = 10;
 /// How long a request may wait for a place.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for holders.
@@ -25,7 +30,9 @@ const HOLDER_PATIENCE: Duration = Duration::from_secs(5);
 const WAITING: usize = 4;
 /// Holders may ask this many times as often as others.
 const HOLDER_RATE: u32 = 10;
-/// How many keys' rates are remembered before those are forgotten that say nothing.
+/// A second's worth may come at once.
+const AHEAD: Duration = Duration::from_secs(1);
+/// How many accounts' rates are remembered before those are forgotten that say nothing.
 const RATES: usize = 10_000;
 
 /// How urgent a request is.
@@ -59,16 +66,24 @@ pub struct Admission {
     queued: AtomicUsize,
     most_queued: usize,
     rate: u32,
-    rates: Mutex<HashMap<KeyId, Rates>>,
-    waiters: Mutex<HashMap<KeyId, usize>>,
+    rates: Mutex<HashMap<Account, Rates>>,
+    waiters: Mutex<HashMap<Account, usize>>,
     most_waiters: usize,
 }
 
-/// By when a key's requests so far would have been due, at its rate.
+/// By when the requests so far would have been due, at their rate.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     holder: Moment,
     other: Moment,
+    /// Recalls of what was not held.
+    vain: Moment,
+}
+
+impl Rates {
+    fn says_something(&self, now: Moment) -> bool {
+        [self.holder, self.other, self.vain].into_iter().any(|due| due > now)
+    }
 }
 
 impl Admission {
@@ -105,36 +120,60 @@ impl Admission {
         wait(&self.others, PATIENCE).await
     }
 
-    /// Counts a request of a key, and refuses it if there were too many lately.
-    pub fn count(&self, key: &KeyId, urgency: Urgency) -> Result<(), Problem> {
-        self.count_at(key, urgency, SystemClock.now())
+    /// How urgent a request by this route is, as far as its sender has shown: who often asks for what it does not hold is no
+    /// longer believed.
+    pub fn urgency(&self, route: &str, account: &Account) -> Urgency {
+        self.urgency_at(route, account, SystemClock.now())
     }
 
-    fn count_at(&self, key: &KeyId, urgency: Urgency, now: Moment) -> Result<(), Problem> {
+    fn urgency_at(&self, route: &str, account: &Account, now: Moment) -> Urgency {
+        if !route.ends_with(RECALL) {
+            return Urgency::of(route);
+        }
+        let all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_believed = all.get(account).is_none_or(|rates| rates.vain.saturating_since(now) <= AHEAD);
+        if is_believed { Urgency::of(route) } else { Urgency::Other }
+    }
+
+    /// Counts a request for what its sender does not hold.
+    pub fn count_vain(&self, account: &Account) {
+        self.count_vain_at(account, SystemClock.now());
+    }
+
+    fn count_vain_at(&self, account: &Account, now: Moment) {
+        let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let rates = rates_of(&mut all, account, now);
+        let every = Duration::from_secs(1) / (self.rate / VAIN_PART).max(1);
+        // Those that are not believed count too, and no more than would be forgotten in a while.
+        rates.vain = (rates.vain.max(now) + every).min(now + AHEAD * 2);
+    }
+
+    /// Counts a request, and refuses it if there were too many lately.
+    pub fn count(&self, account: &Account, urgency: Urgency) -> Result<(), Problem> {
+        self.count_at(account, urgency, SystemClock.now())
+    }
+
+    fn count_at(&self, account: &Account, urgency: Urgency, now: Moment) -> Result<(), Problem> {
         let rate = if urgency == Urgency::Holder { self.rate.saturating_mul(HOLDER_RATE) } else { self.rate };
         let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= RATES {
-            all.retain(|_, rates| rates.holder > now || rates.other > now);
-        }
-        let rates = all.entry(key.clone()).or_insert(Rates { holder: now, other: now });
+        let rates = rates_of(&mut all, account, now);
         let due = if urgency == Urgency::Holder { &mut rates.holder } else { &mut rates.other };
-        // A second's worth may come at once.
-        let pace = Pace { every: Duration::from_secs(1) / rate.max(1), ahead: Duration::from_secs(1) };
+        let pace = Pace { every: Duration::from_secs(1) / rate.max(1), ahead: AHEAD };
         pace.take(due, now).map_err(|after| {
-            Problem::too_many(format!("key {key} asks more than {rate} times a second")).retry_after(after)
+            Problem::too_many(format!("{account} asks more than {rate} times a second")).retry_after(after)
         })
     }
 
-    /// Counts a request of a key that waits, or a stream; it is over when what is returned is dropped.
-    pub fn begin_waiting(self: &Arc<Self>, key: &KeyId) -> Result<Waits, Problem> {
+    /// Counts a request that waits, or a stream; it is over when what is returned is dropped.
+    pub fn begin_waiting(self: &Arc<Self>, account: &Account) -> Result<Waits, Problem> {
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = waiters.entry(key.clone()).or_default();
+        let count = waiters.entry(account.clone()).or_default();
         if *count >= self.most_waiters {
-            let detail = format!("{count} requests of key {key} wait already; a key may have {}", self.most_waiters);
+            let detail = format!("{count} requests of {account} wait already; {} may", self.most_waiters);
             return Err(Problem::too_many(detail));
         }
         *count += 1;
-        Ok(Waits { admission: self.clone(), key: key.clone() })
+        Ok(Waits { admission: self.clone(), account: account.clone() })
     }
 
     /// How many requests wait.
@@ -147,16 +186,16 @@ impl Admission {
 #[derive(Debug)]
 pub struct Waits {
     admission: Arc<Admission>,
-    key: KeyId,
+    account: Account,
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
         let mut waiters = self.admission.waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = waiters.get_mut(&self.key) {
+        if let Some(count) = waiters.get_mut(&self.account) {
             *count -= 1;
             if *count == 0 {
-                waiters.remove(&self.key);
+                waiters.remove(&self.account);
             }
         }
     }
@@ -180,6 +219,14 @@ impl Drop for Queued<'_> {
     }
 }
 
+/// The rates of an account. Those that say nothing make room.
+fn rates_of<'a>(all: &'a mut HashMap<Account, Rates>, account: &Account, now: Moment) -> &'a mut Rates {
+    if all.len() >= RATES {
+        all.retain(|_, rates| rates.says_something(now));
+    }
+    all.entry(account.clone()).or_insert(Rates { holder: now, other: now, vain: now })
+}
+
 async fn wait(permits: &Arc<Semaphore>, patience: Duration) -> Result<AdmissionPermit, Problem> {
     match tokio::time::timeout(patience, permits.clone().acquire_owned()).await {
         Ok(Ok(permit)) => Ok(AdmissionPermit(permit)),
@@ -199,8 +246,12 @@ mod tests {
         Arc::new(Admission::new(&Limits { requests: 2, holder_requests: 1, rate: 2, waiters: 2, ..Limits::default() }))
     }
 
-    fn key() -> KeyId {
-        "k3m7q2xa".parse().unwrap()
+    fn key() -> Account {
+        Account::Key("k3m7q2xa".parse().unwrap())
+    }
+
+    fn another() -> Account {
+        Account::Key("aaaaaaaa".parse().unwrap())
     }
 
     #[test]
@@ -257,8 +308,26 @@ mod tests {
         assert_eq!(served(Duration::ZERO, Urgency::Holder), 21);
         assert_eq!(served(Duration::from_secs(1), Urgency::Other), 2);
         assert_eq!(served(Duration::from_secs(1), Urgency::Holder), 20);
-        let other = "aaaaaaaa".parse().unwrap();
-        admission.count_at(&other, Urgency::Other, start).unwrap();
+        admission.count_at(&another(), Urgency::Other, start).unwrap();
+    }
+
+    #[test]
+    fn whoever_asks_in_vain_for_what_it_does_not_hold_is_no_longer_served_as_a_holder() {
+        let limits = Limits { rate: 100, ..Limits::default() };
+        let (admission, start) = (Admission::new(&limits), Moment::from_nanos(1_000_000_000));
+        let route = "/v1/ns/{namespace}/records/recall";
+        let urgency = |account: &Account, at| admission.urgency_at(route, account, at);
+        for _ in 0..11 {
+            assert_eq!(urgency(&key(), start), Urgency::Holder);
+            admission.count_vain_at(&key(), start);
+        }
+        assert_eq!(urgency(&key(), start), Urgency::Other);
+        assert_eq!(urgency(&another(), start), Urgency::Holder);
+        let renew = "/v1/ns/{namespace}/leases/{name}/renew";
+        assert_eq!(admission.urgency_at(renew, &key(), start), Urgency::Holder, "what it does hold it keeps");
+        // However often it goes on, a second later it is believed again.
+        (0..1_000).for_each(|_| admission.count_vain_at(&key(), start));
+        assert_eq!(urgency(&key(), start + AHEAD), Urgency::Holder);
     }
 
     #[test]
@@ -266,7 +335,7 @@ mod tests {
         let admission = admission();
         let waits = [admission.begin_waiting(&key()).unwrap(), admission.begin_waiting(&key()).unwrap()];
         assert_eq!(admission.begin_waiting(&key()).unwrap_err().kind(), "too_many_requests");
-        let _other = admission.begin_waiting(&"aaaaaaaa".parse().unwrap()).unwrap();
+        let _other = admission.begin_waiting(&another()).unwrap();
         assert_eq!(admission.waiters(), 3);
         drop(waits);
         assert_eq!(admission.waiters(), 1);

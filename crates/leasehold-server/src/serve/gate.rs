@@ -53,7 +53,7 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
         Err(problem) => return problem.into_response(),
     };
     let key = LoggedKey(caller.key.clone());
-    let mut response = match pass(&site, request, Some(caller)).await {
+    let mut response = match pass(&site, request, caller).await {
         Ok(passed) => passed.run(next).await,
         Err(problem) => problem.into_response(),
     };
@@ -61,16 +61,28 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
     response
 }
 
-/// The same for what needs no key, such as a form to sign in.
-pub async fn open(State(site): State<Site>, request: Request, next: Next) -> Response {
-    match pass(&site, request, None).await {
-        Ok(passed) => passed.run(next).await,
+/// The same for what is answered from memory, mostly: it has no body and takes no place, so that nobody waits for one to learn what
+/// its key is for, and it is counted with what holders ask.
+pub async fn light(State(site): State<Site>, mut request: Request, next: Next) -> Response {
+    let caller = match authenticate(&site, request.headers()).await {
+        Ok(caller) => caller,
+        Err(problem) => return problem.into_response(),
+    };
+    let key = LoggedKey(caller.key.clone());
+    let mut response = match site.admission().count(caller.account(), Urgency::Holder) {
+        Ok(()) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Err(problem) => problem.into_response(),
-    }
+    };
+    response.extensions_mut().insert(key);
+    response
 }
 
-/// The same for those who have no key yet, and may have to wait for somebody else's service: they have no permit among the requests
-/// under way, so that none of these is kept out by them. How many they may be is the handler's to say.
+/// The same for those who have no key yet, such as a form to sign in, and may have to wait for somebody else's service, or for the
+/// keys: they have no permit among the requests under way, so that none of these is kept out by them. How many they may be is the
+/// handler's to say, or that of the keys that are looked up at once.
 pub async fn apart(State(site): State<Site>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match read(&site, &parts, body, Sender::Stranger).await {
@@ -99,21 +111,16 @@ impl Passed {
     }
 }
 
-async fn pass(site: &Site, request: Request, caller: Option<Caller>) -> Result<Passed, Problem> {
-    let urgency = Urgency::of(route(request.extensions()));
-    if let Some(caller) = &caller {
-        site.admission().count(&caller.key, urgency)?;
-    }
+async fn pass(site: &Site, request: Request, caller: Caller) -> Result<Passed, Problem> {
+    let urgency = site.admission().urgency(route(request.extensions()), caller.account());
+    site.admission().count(caller.account(), urgency)?;
     let (mut parts, body) = request.into_parts();
-    let sender = if caller.is_some() { Sender::Keyed(urgency) } else { Sender::Stranger };
-    let (body, charged) = read(site, &parts, body, sender).await?;
+    let (body, charged) = read(site, &parts, body, Sender::Keyed(urgency)).await?;
     let held = Held::default();
     held.put(site.admission().admit(urgency).await?);
     parts.extensions.insert(held.clone());
-    if let Some(caller) = caller {
-        // The body and the permit may have taken longer than a revocation may take to count.
-        parts.extensions.insert(site.keys().again(&caller).await?);
-    }
+    // The body and the permit may have taken longer than a revocation may take to count.
+    parts.extensions.insert(site.keys().again(&caller).await?);
     Ok(Passed { request: Request::from_parts(parts, Body::from(body)), held, _body: charged })
 }
 
@@ -179,7 +186,7 @@ pub struct Waiter {
 impl Waiter {
     /// Begins to wait: the place among the requests under way is given back, and the key's waiters are counted.
     pub fn begin(&self) -> Result<Waiting, Problem> {
-        let waits = self.site.admission().begin_waiting(&self.caller.key)?;
+        let waits = self.site.admission().begin_waiting(self.caller.account())?;
         let ending = self.site.ending();
         self.held.give_back();
         Ok(Waiting {

@@ -1,26 +1,125 @@
 //! Whether the server lives, and whether it can do anything.
+//!
+//! Promise: however often and by however many it is asked, the store is asked once at a time, and once a second at most: no key is
+//! needed to ask. Non-promise: an answer may be [`COUNTS`] old.
 
 use super::problem::Problem;
 use super::site::Site;
+use crate::access::Keys;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use leasehold_core::Error;
+use leasehold_core::clock::Moment;
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// How long the store may take to answer before the server counts as not ready.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For how long an answer of the store counts.
+const COUNTS: Duration = Duration::from_secs(1);
 
 pub fn routes() -> Router<Site> {
     Router::new().route("/livez", get(|| async { "alive\n" })).route("/readyz", get(readyz))
+}
+
+/// What the store answered when it was last asked.
+#[derive(Debug, Default)]
+pub struct Readiness(Mutex<Option<(Moment, Answer)>>);
+
+#[derive(Debug)]
+enum Answer {
+    Ready,
+    Failed(Error),
+    Silent,
+}
+
+impl Readiness {
+    /// Whether the store answers. Whoever asks while it is asked waits for the same answer.
+    async fn check(&self, keys: &Keys) -> Result<(), Problem> {
+        let mut last = self.0.lock().await;
+        let clock = keys.clock();
+        if last.as_ref().is_none_or(|(at, _)| clock.now().saturating_since(*at) >= COUNTS) {
+            let answer = match tokio::time::timeout(PATIENCE, keys.check()).await {
+                Ok(Ok(())) => Answer::Ready,
+                Ok(Err(error)) => Answer::Failed(error),
+                Err(_) => Answer::Silent,
+            };
+            *last = Some((clock.now(), answer));
+        }
+        match last.as_ref() {
+            Some((_, Answer::Ready)) => Ok(()),
+            Some((_, Answer::Failed(error))) => Err(Problem::away(error)),
+            Some((_, Answer::Silent)) | None => Err(Problem::overloaded("the store did not answer in time")),
+        }
+    }
 }
 
 async fn readyz(State(site): State<Site>) -> Result<&'static str, Problem> {
     if *site.ending().borrow() {
         return Err(Problem::overloaded("this server is ending"));
     }
-    match tokio::time::timeout(PATIENCE, site.keys().keys().check()).await {
-        Ok(Ok(())) => Ok("ready\n"),
-        Ok(Err(error)) => Err(Problem::away(&error)),
-        Err(_) => Err(Problem::overloaded("the store did not answer in time")),
+    site.readiness().check(site.keys().keys()).await.map(|()| "ready\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use futures_util::future::join_all;
+    use leasehold_core::clock::ManualClock;
+    use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
+    use leasehold_core::{Key, MemoryStore, Result, Shelf};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts its reads, which take a while.
+    #[derive(Debug, Default)]
+    struct Counted {
+        store: MemoryStore,
+        reads: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl Store for Counted {
+        fn capabilities(&self) -> Capabilities {
+            self.store.capabilities()
+        }
+
+        async fn read(&self, key: &Key) -> Result<Reading> {
+            self.reads.fetch_add(1, Ordering::AcqRel);
+            tokio::task::yield_now().await;
+            self.store.read(key).await
+        }
+
+        async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+            self.store.write(change).await
+        }
+
+        async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+            self.store.list(shelf, range).await
+        }
+
+        async fn watch(&self, key: &Key) -> Result<Watch> {
+            self.store.watch(key).await
+        }
+
+        async fn survey(&self) -> Result<Survey> {
+            self.store.survey().await
+        }
+    }
+
+    #[tokio::test]
+    async fn however_many_ask_whether_it_is_ready_the_store_is_asked_once_a_second() {
+        let (store, clock) = (Arc::new(Counted::default()), ManualClock::default());
+        let keys = Keys::new(store.clone()).with_clock(Arc::new(clock.clone()));
+        let readiness = Readiness::default();
+        for asked in 1..=3 {
+            for answer in join_all((0..100).map(|_| readiness.check(&keys))).await {
+                answer.unwrap();
+            }
+            assert_eq!(store.reads.load(Ordering::Acquire), asked);
+            clock.advance(COUNTS);
+        }
     }
 }

@@ -35,6 +35,11 @@ const TURNED_AWAY: usize = 128;
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 /// How many requests one connection of HTTP/2 may have under way.
 const STREAMS: u32 = 256;
+/// How much one connection of HTTP/2 may send before any of it is read: the least that the protocol allows. More would be memory
+/// that no bound of bodies counts, once for each connection.
+const WINDOW: u32 = 65_535;
+/// How much of its answers is kept for a connection of HTTP/2 that does not read.
+const UNREAD: usize = 64 * 1024;
 /// How many headers a request may have.
 const HEADERS: usize = 64;
 const H2: &[u8] = b"h2";
@@ -223,6 +228,9 @@ impl Connection {
                 };
                 Ok::<_, Infallible>(response.map(|body| bodies::during(body, beat)))
             }
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_send_buf_size(UNREAD)
         });
         let connection = server.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);

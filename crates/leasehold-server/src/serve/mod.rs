@@ -22,6 +22,8 @@ mod tests;
 #[cfg(test)]
 mod tests_bodies;
 #[cfg(test)]
+mod tests_floods;
+#[cfg(test)]
 mod tests_http2;
 mod tls;
 mod traffic;

@@ -4,10 +4,11 @@
 //! that a request, a stream or a waiter uses is never closed; one that nobody uses is closed after [`IDLE`], and earlier where
 //! there are too many, the one that was least recently used first.
 
-use super::admission::Urgency;
+use crate::lanes::Lanes;
 use leasehold_core::clock::Moment;
-use leasehold_core::{Coordinator, Error, Kind, Result};
-use leasehold_stores::Namespace;
+use leasehold_core::store::Store;
+use leasehold_core::{Coordinator, Error, Kind, Result, Retention};
+use leasehold_stores::{CALLS_AT_ONCE, Namespace};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,20 +24,60 @@ pub struct OpenLimits {
     pub idle: usize,
     /// All.
     pub all: usize,
+    /// Of the calls of one that are under way at once, those that are not of holders. A store that does fewer than these at once
+    /// makes holders wait for others.
+    pub calls: usize,
 }
 
 impl OpenLimits {
     /// For stores that are files of this machine.
-    pub const FILES: OpenLimits = OpenLimits { idle: 64, all: 256 };
-    /// For stores over a network, of which each has connections of its own: PostgreSQL has 100 for everybody.
-    pub const NETWORK: OpenLimits = OpenLimits { idle: 16, all: 48 };
+    pub const FILES: OpenLimits = OpenLimits { idle: 64, all: 256, calls: 16 };
+    /// For stores over a network, of which each has connections of its own: PostgreSQL has 100 for everybody. A quarter of the
+    /// [`CALLS_AT_ONCE`] is left to holders.
+    pub const NETWORK: OpenLimits = OpenLimits { idle: 16, all: 48, calls: CALLS_AT_ONCE / 4 * 3 };
+    /// For those whose handles have any number of calls under way.
+    pub const CONCURRENT: OpenLimits = OpenLimits { calls: 64, ..OpenLimits::NETWORK };
 }
 
 /// How many more may be open for holders, whose requests are short: nobody loses what it holds because others have all places.
 const HOLDERS: usize = 16;
 
 /// A store that is open, being opened, or failed to open.
-type Cell = Arc<OnceCell<Coordinator>>;
+type Cell = Arc<OnceCell<Opened>>;
+
+/// A namespace that is open.
+#[derive(Debug)]
+pub struct Opened {
+    lanes: Lanes,
+    retention: Retention,
+}
+
+impl Opened {
+    pub fn new(store: Arc<dyn Store>, retention: Retention, calls: usize) -> Self {
+        Opened { lanes: Lanes::new(store, calls), retention }
+    }
+
+    /// The coordinator of whoever asks.
+    pub fn coordinator(&self, who: Who) -> Coordinator {
+        let store = match who {
+            Who::Holder => &self.lanes.holders,
+            Who::Other => &self.lanes.others,
+            Who::Waiter => &self.lanes.waiters,
+        };
+        Coordinator::new(store.clone()).with_retention(self.retention)
+    }
+}
+
+/// Who asks a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever keeps or ends what it was granted.
+    Holder,
+    /// Anybody else.
+    Other,
+    /// Whoever was refused and waits.
+    Waiter,
+}
 
 /// The namespaces that are open.
 #[derive(Debug)]
@@ -51,7 +92,7 @@ impl Namespaces {
     }
 
     /// Where the store of a namespace is, or is to be put. Refused if there are too many and all are in use.
-    pub fn cell(&self, namespace: &Namespace, now: Moment, who: Urgency) -> Result<Cell> {
+    pub fn cell(&self, namespace: &Namespace, now: Moment, who: Who) -> Result<Cell> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut closed = Vec::new();
         if !found.contains_key(namespace) {
@@ -62,7 +103,7 @@ impl Namespaces {
                 .collect();
             idle.sort_unstable_by_key(|(at, _)| *at);
             // One more is about to be there.
-            let all = self.limits.all + if who == Urgency::Holder { HOLDERS } else { 0 };
+            let all = self.limits.all + if who == Who::Holder { HOLDERS } else { 0 };
             let too_many = (found.len() + 1).saturating_sub(all);
             if too_many > idle.len() {
                 let detail = "the server has as many namespaces in use as it may; nothing was done";
@@ -100,7 +141,7 @@ impl Namespaces {
 
 /// Whether anybody else has the store, or opens it.
 fn is_used(cell: &Cell) -> bool {
-    Arc::strong_count(cell) > 1 || cell.get().is_some_and(|coordinator| Arc::strong_count(coordinator.store()) > 1)
+    Arc::strong_count(cell) > 1 || cell.get().is_some_and(|opened| opened.lanes.is_used())
 }
 
 #[cfg(test)]
@@ -116,9 +157,9 @@ mod tests {
 
     /// Opens a namespace as a request does, which has the coordinator until it is over.
     fn ask(namespaces: &Namespaces, number: usize, now: Moment) -> Result<Coordinator> {
-        let cell = namespaces.cell(&name(number), now, Urgency::Other)?;
-        let _ = cell.set(Coordinator::new(Arc::new(MemoryStore::default())));
-        Ok(cell.get().unwrap().clone())
+        let cell = namespaces.cell(&name(number), now, Who::Other)?;
+        let _ = cell.set(Opened::new(Arc::new(MemoryStore::default()), Retention::default(), 1));
+        Ok(cell.get().unwrap().coordinator(Who::Other))
     }
 
     fn count(namespaces: &Namespaces) -> usize {
@@ -131,7 +172,7 @@ mod tests {
 
     #[test]
     fn whoever_asks_for_made_up_namespaces_keeps_only_a_few_open() {
-        let namespaces = Namespaces::new(OpenLimits { idle: 3, all: 5 });
+        let namespaces = Namespaces::new(OpenLimits { idle: 3, all: 5, calls: 1 });
         for number in 0..100 {
             let at = START + Duration::from_millis(number as u64);
             ask(&namespaces, number, at).unwrap();
@@ -143,12 +184,12 @@ mod tests {
 
     #[test]
     fn what_is_in_use_stays_open_and_beyond_the_bound_others_are_told_to_come_back() {
-        let namespaces = Namespaces::new(OpenLimits { idle: 1, all: 3 });
+        let namespaces = Namespaces::new(OpenLimits { idle: 1, all: 3, calls: 1 });
         let mut used: Vec<_> = (0..3).map(|number| ask(&namespaces, number, START).unwrap()).collect();
         let refused = crate::serve::Problem::from(ask(&namespaces, 3, START).unwrap_err());
         assert_eq!((refused.status().as_u16(), refused.kind()), (503, "unavailable"));
         assert!(refused.to_json()["retry_after_seconds"].as_u64().is_some());
-        drop(namespaces.cell(&name(4), START, Urgency::Holder).unwrap());
+        drop(namespaces.cell(&name(4), START, Who::Holder).unwrap());
         let again = ask(&namespaces, 1, START).unwrap();
         assert!(Arc::ptr_eq(again.store(), used[1].store()));
         drop(used.remove(0));

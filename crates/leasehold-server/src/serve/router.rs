@@ -45,11 +45,14 @@ pub fn router(site: &Site, prefix: Option<&PathPrefix>) -> Router {
 
 /// What needs a key.
 fn keyed(site: &Site) -> Router<Site> {
-    Router::new()
+    let light = Router::new()
         .route("/v1/ns/{namespace}", get(namespace))
+        .route_layer(middleware::from_fn_with_state(site.clone(), gate::light));
+    Router::new()
         .merge(crate::api::routes())
         .merge(remote::routes())
         .route_layer(middleware::from_fn_with_state(site.clone(), gate::keyed))
+        .merge(light)
 }
 
 /// What those ask who have no key yet.
@@ -63,7 +66,7 @@ fn pages(site: &Site) -> Router<Site> {
         .route_layer(middleware::from_fn_with_state(site.clone(), gate::keyed))
         .route_layer(middleware::from_fn_with_state(site.clone(), page::by_cookie));
     let open = page::open()
-        .route_layer(middleware::from_fn_with_state(site.clone(), gate::open))
+        .route_layer(middleware::from_fn_with_state(site.clone(), gate::apart))
         .route_layer(middleware::from_fn(page::from_own_site));
     page::complete(open.merge(keyed), site)
 }

@@ -1,12 +1,13 @@
 //! What handlers share: the store of each namespace, the keys, and what the server has taken on.
 
-use super::admission::{Admission, Urgency};
+use super::admission::Admission;
 use super::body_budget::BodyBudget;
-use super::namespaces::{IDLE, Namespaces, OpenLimits};
+use super::health::Readiness;
+use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
 use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
-use crate::access::KeyRing;
 use crate::access::seal::{Seal, Sealing};
+use crate::access::{Caller, KeyRing};
 use crate::api::tally::Tally;
 use crate::discreet::{Discreet, unopened};
 use crate::oidc::Exchange;
@@ -57,6 +58,7 @@ struct Shared {
     tally: Tally,
     sealing: Sealing,
     exchange: Exchange,
+    readiness: Readiness,
 }
 
 impl Site {
@@ -95,34 +97,41 @@ impl Site {
             tally: Tally::default(),
             sealing: Sealing::default(),
             exchange,
+            readiness: Readiness::default(),
         }))
     }
 
     /// The coordinator on the store of a namespace. It is opened once and kept while it is used; what failed is tried again.
     pub async fn coordinator(&self, namespace: &Namespace) -> Result<Coordinator> {
-        self.opened(namespace, Urgency::Other).await
+        self.opened(namespace, Who::Other).await
     }
 
     /// The same for whoever keeps or ends what it was granted.
     pub(crate) async fn coordinator_of_holder(&self, namespace: &Namespace) -> Result<Coordinator> {
-        self.opened(namespace, Urgency::Holder).await
+        self.opened(namespace, Who::Holder).await
     }
 
-    async fn opened(&self, namespace: &Namespace, who: Urgency) -> Result<Coordinator> {
+    /// The same for whoever was refused and waits.
+    pub(crate) async fn coordinator_of_waiter(&self, namespace: &Namespace) -> Result<Coordinator> {
+        self.opened(namespace, Who::Waiter).await
+    }
+
+    async fn opened(&self, namespace: &Namespace, who: Who) -> Result<Coordinator> {
         let cell = self.0.open.cell(&namespace.clone().to_use()?, SystemClock.now(), who)?;
         let opening = || async {
             let store = self.0.opener.open(namespace).await.map_err(|error| unopened(error, &self.0.outage))?;
             self.0.outage.over();
-            Ok(Coordinator::new(Arc::new(Discreet::new(store))).with_retention(self.0.retention))
+            Ok(Opened::new(Arc::new(Discreet::new(store)), self.0.retention, self.0.opener.limits().calls))
         };
-        cell.get_or_try_init(opening).await.cloned()
+        cell.get_or_try_init(opening).await.map(|opened| opened.coordinator(who))
     }
 
-    /// Closes the namespaces that nobody uses, for as long as it is polled.
+    /// Closes the namespaces that nobody uses, and forgets leases that nobody renewed, for as long as it is polled.
     pub(super) async fn close_idle(&self) {
         loop {
             tokio::time::sleep(IDLE / 4).await;
             self.0.open.close_idle(SystemClock.now());
+            self.0.tended.drop_expired(SystemClock.now());
         }
     }
 
@@ -192,6 +201,15 @@ impl Site {
 
     pub(super) fn end(&self) {
         self.0.ending.send_replace(true);
+    }
+
+    pub(super) fn readiness(&self) -> &Readiness {
+        &self.0.readiness
+    }
+
+    /// Counts a request of this caller for what it said that it holds, and does not.
+    pub(crate) fn asked_in_vain(&self, caller: &Caller) {
+        self.0.admission.count_vain(caller.account());
     }
 
     pub(super) fn admission(&self) -> &Arc<Admission> {

@@ -1,7 +1,7 @@
 //! What handlers may rely on, with handlers of our own.
 
 use super::*;
-use crate::access::{Caller, KeyRing, Keys, NewKey, Scope, Secret};
+use crate::access::{Caller, KeyRing, Keys, NewKey, Origin, Scope, Secret};
 use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
@@ -42,11 +42,16 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) async fn new(limits: Limits) -> Self {
+        Bench::on(Arc::new(Memory), limits).await
+    }
+
+    /// The same with stores of the test's choice.
+    pub(super) async fn on(opener: Arc<dyn Opener>, limits: Limits) -> Self {
         let keys = Keys::new(Arc::new(MemoryStore::default()));
         let (label, by) = (Label::new("tests").unwrap(), Who::new("ann").unwrap());
         let wanted = NewKey { label, scope: Scope::everything().unwrap(), lasts: None, not_after: None, by };
         let secret = keys.create(wanted).await.unwrap().0;
-        let site = Site::new(Arc::new(Memory), Retention::default(), KeyRing::new(keys), limits);
+        let site = Site::new(opener, Retention::default(), KeyRing::new(keys), limits);
         let slow = Arc::new(Semaphore::new(0));
         let acquire = {
             let slow = slow.clone();
@@ -65,7 +70,11 @@ impl Bench {
     }
 
     fn ask(&self, path: &str, body: &str) -> impl Future<Output = Response> + use<> {
-        let request = Request::post(path).header("authorization", format!("Bearer {}", self.secret.reveal()));
+        self.ask_as(&self.secret, path, body)
+    }
+
+    fn ask_as(&self, secret: &Secret, path: &str, body: &str) -> impl Future<Output = Response> + use<> {
+        let request = Request::post(path).header("authorization", format!("Bearer {}", secret.reveal()));
         let asking = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap());
         async { asking.await.unwrap() }
     }
@@ -75,7 +84,7 @@ impl Bench {
         tokio::spawn(self.ask(path, ""))
     }
 
-    async fn until(&self, condition: impl Fn(&Site) -> bool) {
+    pub(super) async fn until(&self, condition: impl Fn(&Site) -> bool) {
         let waiting = async {
             while !condition(&self.site) {
                 tokio::task::yield_now().await;
@@ -134,6 +143,36 @@ async fn whoever_waits_takes_no_place_and_is_counted() {
     // A client that goes away is no waiter any more.
     waiting.iter().for_each(|waiter| waiter.abort());
     bench.until(|site| site.waiters() == 0).await;
+}
+
+#[tokio::test]
+async fn whoever_exchanges_many_tokens_has_no_more_requests_than_with_one_key() {
+    let bench = Bench::new(Limits { rate: 2, waiters: 1, ..Limits::default() }).await;
+    let exchanged = async |subject: &str| {
+        let (label, by) = (Label::new("tests").unwrap(), Who::new("ann").unwrap());
+        let wanted = NewKey { label, scope: Scope::everything().unwrap(), lasts: None, not_after: None, by };
+        let origin = Origin { issuer: "https://issuer".into(), subject: subject.into() };
+        bench.site.keys().keys().exchange(wanted, origin).await.unwrap().0
+    };
+    bench.slow.add_permits(100);
+    let mut served = 0;
+    for _ in 0..5 {
+        let key = exchanged("ci").await;
+        for _ in 0..3 {
+            let answer = bench.ask_as(&key, "/x/acquire", "").await;
+            served += usize::from(answer.status() == StatusCode::OK);
+        }
+    }
+    // Two a second, of which a second's worth may come at once; the machine may be slow.
+    assert!((3..=9).contains(&served), "{served}");
+    let first = tokio::spawn(bench.ask_as(&exchanged("waits").await, "/x/wait", ""));
+    bench.until(|site| site.waiters() == 1).await;
+    let (status, refused) = problem(bench.ask_as(&exchanged("waits").await, "/x/wait", "").await).await;
+    assert_eq!((status, &refused["kind"]), (StatusCode::TOO_MANY_REQUESTS, &"too_many_requests".into()));
+    let another = tokio::spawn(bench.ask_as(&exchanged("another").await, "/x/wait", ""));
+    bench.until(|site| site.waiters() == 2).await;
+    first.abort();
+    another.abort();
 }
 
 #[tokio::test]

@@ -86,6 +86,46 @@ async fn a_connection_of_http2_without_requests_is_closed_though_it_answers_ping
 }
 
 #[tokio::test]
+async fn a_connection_of_http2_may_send_little_before_it_is_read() {
+    const WINDOW_UPDATE: u8 = 8;
+    const INITIAL_WINDOW: u16 = 4;
+    let bench = Bench::new(Limits { idle: Duration::from_millis(300), ..Limits::default() }).await;
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let connection = Connection { site: bench.site.clone(), router: bench.router.clone(), is_full: false };
+    tokio::spawn(connection.http2(theirs));
+    let mut client = Client(ours);
+    client.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    client.send(SETTINGS, 0, 0, &[]).await;
+    // What a connection and a stream may send, unless the server says more.
+    let (mut connection, mut stream) = (65_535_u32, 65_535_u32);
+    let read = async {
+        loop {
+            let mut head = [0; 9];
+            if client.0.read_exact(&mut head).await.is_err() {
+                return;
+            }
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            client.0.read_exact(&mut payload).await.unwrap();
+            match (head[3], head[4]) {
+                (WINDOW_UPDATE, _) => connection += u32::from_be_bytes(*payload.first_chunk().unwrap()),
+                (SETTINGS, 0) => {
+                    for setting in payload.chunks(6) {
+                        if u16::from_be_bytes([setting[0], setting[1]]) == INITIAL_WINDOW {
+                            stream = u32::from_be_bytes(*setting[2..].first_chunk().unwrap());
+                        }
+                    }
+                    client.send(SETTINGS, ACK, 0, &[]).await;
+                }
+                (PING, 0) => client.send(PING, ACK, 0, &payload).await,
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("it is closed when it is idle");
+    assert_eq!((connection, stream), (65_535, 65_535));
+}
+
+#[tokio::test]
 async fn a_connection_of_http2_is_not_idle_while_a_request_is_under_way() {
     let idle = Duration::from_millis(50);
     let bench = Bench::new(Limits { idle, ..Limits::default() }).await;

@@ -19,7 +19,7 @@ impl Opener for One {
     }
 
     fn limits(&self) -> OpenLimits {
-        OpenLimits { idle: 1, all: 1 }
+        OpenLimits { idle: 1, all: 1, ..OpenLimits::FILES }
     }
 }
 

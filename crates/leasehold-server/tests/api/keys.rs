@@ -176,3 +176,38 @@ async fn every_route_of_keys_needs_admin_and_reaches_only_what_is_its_own() {
         ask(&rig, method, target.reveal(), &path, body).await.refused(401, "key_revoked");
     }
 }
+
+#[tokio::test]
+async fn a_place_in_one_listing_is_none_in_another_and_no_answer_tells_it() {
+    let rig = Rig::start().await;
+    let seen = rig.key("read,hold,work,admin", &["*"]).await;
+    for number in 0..3 {
+        let path = format!("leases/hidden-name-{number}/acquire");
+        rig.post(&seen, &path, json!({ "ttl": "60s" })).await.ok();
+        rig.post(&seen, &format!("queues/q{number}/items"), json!({ "items": [{}, {}] })).await.ok();
+    }
+    let leases = text(&rig.get(&seen, "leases?limit=1").await.ok(), "next").to_owned();
+    let queues = text(&rig.get(&seen, "queues?limit=1").await.ok(), "next").to_owned();
+    let items = text(&rig.get(&seen, "queues/q0/items?limit=1").await.ok(), "next").to_owned();
+    let keys = rig.key_in("*", "read,admin", &["*"]).await;
+    let elsewhere = rig.key_in("team2", "read", &["*"]).await;
+    let listing = |key: String, path: String| {
+        let request = rig.client.get(format!("{}{path}", rig.base)).bearer_auth(key);
+        async { answer(request).await }
+    };
+    for (key, path, others) in [
+        (&keys, "/v1/keys", [&leases, &queues, &items]),
+        (&seen, "/v1/ns/team/leases", [&queues, &queues, &items]),
+        (&seen, "/v1/ns/team/queues", [&leases, &leases, &items]),
+        (&seen, "/v1/ns/team/queues/q1/items", [&leases, &queues, &items]),
+        (&elsewhere, "/v1/ns/team2/leases", [&leases, &queues, &items]),
+    ] {
+        for cursor in others {
+            let refused = listing(key.clone(), format!("{path}?cursor={cursor}")).await.refused(400, "invalid");
+            let detail = text(&refused, "detail");
+            assert_eq!(detail, "the cursor is none that this listing gave; begin without one", "{path}");
+        }
+    }
+    let own = listing(seen.clone(), format!("/v1/ns/team/leases?limit=1&cursor={leases}")).await.ok();
+    assert_eq!(own["leases"][0]["name"], "hidden-name-1");
+}

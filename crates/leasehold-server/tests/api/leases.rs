@@ -346,3 +346,27 @@ async fn a_number_that_no_epoch_can_be_is_refused_wherever_it_is_asked_for() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_item_is_not_reached_by_the_addresses_of_leases() {
+    let rig = Rig::start().await;
+    let all = rig.all().await;
+    rig.post(&all, "queues/mail/items", json!({ "items": [{ "key": "7" }] })).await.ok();
+    let claimed = rig.post(&all, "queues/mail/claim", json!({ "ttl": "60s" })).await.ok();
+    let token = text(&claimed["items"][0], "token").to_owned();
+    let holder = rig.key("hold", &["*"]).await;
+    for (operation, more) in [
+        ("progress", json!({ "marker": "forged" })),
+        ("checkpoint", json!({ "checkpoint": "forged" })),
+        ("renew", json!({})),
+        ("release", json!({})),
+    ] {
+        let mut body = more;
+        body["token"] = token.clone().into();
+        let refused =
+            rig.post(&holder, &format!("leases/queue~mail~k.7/{operation}"), body).await.refused(400, "invalid");
+        assert!(text(&refused, "detail").contains("items of queues"), "{refused}");
+    }
+    let item = rig.get(&all, "queues/mail/items/k.7").await.ok();
+    assert!(!item.to_string().contains("forged"), "{item}");
+}

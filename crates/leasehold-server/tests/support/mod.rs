@@ -42,7 +42,11 @@ impl Site {
 
     /// The same with this certificate.
     pub async fn start_with(behind: Arc<dyn Store>, tls: Option<TlsFiles>) -> Self {
-        let limits = Limits { rate: 100_000, ..Limits::default() };
+        Site::start_limited(behind, tls, Limits { rate: 100_000, ..Limits::default() }).await
+    }
+
+    /// The same with these limits.
+    pub async fn start_limited(behind: Arc<dyn Store>, tls: Option<TlsFiles>, limits: Limits) -> Self {
         let ring = KeyRing::new(KEYS.clone());
         let site = leasehold_server::serve::Site::new(
             Arc::new(Always(behind.clone())),

@@ -40,8 +40,11 @@ async fn session(store: Arc<dyn Store>) {
     let Acquired::Granted(mut grant) = leases.acquire(&lease, &ask(1)).await.unwrap() else { panic!("it is free") };
     assert_eq!(grant.token().epoch.get(), 1);
     leases.renew(&mut grant, None).await.unwrap();
+    assert_eq!(leases.adopt(grant.token()).await.unwrap().token().epoch, grant.token().epoch);
     let Acquired::Refused { .. } = leases.acquire(&lease, &ask(2)).await.unwrap() else { panic!("it is held") };
     assert_eq!(leases.release(&grant, Outcome::Succeeded).await.unwrap(), Released::Now);
+    // What is held no more is read as by anybody else.
+    assert_eq!(leases.adopt(grant.token()).await.unwrap_err().kind(), Kind::Lost);
     let (by, why) = ("ann".parse().unwrap(), "deploy".parse().unwrap());
     let order = leases.operate_as(Nonce::from_u128(3), &lease, by, why, None, Order::Pause).await.unwrap();
     assert!(matches!(order, Operated::Done(_)), "{order:?}");
@@ -57,6 +60,7 @@ async fn session(store: Arc<dyn Store>) {
     let mut claim = queue.claim_item(&id, holder(4), "90s".parse().unwrap()).await.unwrap().expect("it is free");
     assert_eq!(claim.token().epoch.get(), 1);
     queue.renew(&mut claim).await.unwrap();
+    assert_eq!(queue.adopt(claim.token()).await.unwrap().token().epoch, claim.token().epoch);
     queue.complete(&claim, Some(Payload::new("250 OK").unwrap()), Vec::new()).await.unwrap();
     let item = queue.inspect(&id).await.unwrap().item;
     assert!(matches!(item.state, State::Done { .. }), "{:?}", item.state);
@@ -119,7 +123,7 @@ async fn a_client_of_a_newer_protocol_is_refused_with_both_versions_and_what_to_
         let answer = request.bearer_auth(&key).header("leasehold-protocol", version).send().await.unwrap();
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
     };
-    for operation in ["read", "list", "watch", "change", "hold"] {
+    for operation in ["read", "recall", "list", "watch", "change", "hold"] {
         let (status, problem) = ask(&format!("/records/{operation}"), "2").await;
         assert_eq!((status, problem["kind"].as_str()), (501, Some("unsupported")), "{problem}");
         let detail = problem["detail"].as_str().unwrap();

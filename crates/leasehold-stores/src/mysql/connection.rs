@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 /// How many exchanges run at once; others wait. Servers allow about 150 connections in total by default.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = crate::CALLS_AT_ONCE;
 /// A connection that was used this recently is reused without a check.
 const WARM: Duration = Duration::from_millis(500);
 /// How often a login is tried: the driver sometimes fails a correct one.

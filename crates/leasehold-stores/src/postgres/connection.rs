@@ -22,8 +22,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 
-/// The most connections of one handle: enough for the server to commit several swaps with one flush.
-const MOST: usize = 16;
+/// The most connections of one handle.
+const MOST: usize = crate::CALLS_AT_ONCE;
 /// How long it may take to get a connection, over all servers given.
 const CONNECT: Duration = Duration::from_secs(4);
 /// How long a statement may take.

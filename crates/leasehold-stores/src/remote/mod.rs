@@ -23,6 +23,7 @@ use crate::url::Address;
 use crate::url::Namespace;
 use async_trait::async_trait;
 use connection::{Connection, refused};
+use leasehold_core::holding;
 use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Remark, Store, Survey, Swap, Watch};
 use leasehold_core::wire::{self, About, HEARTBEAT, HINT, PROTOCOL};
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
@@ -100,7 +101,18 @@ impl Store for RemoteStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         let record = wire::Record::from(key);
-        let wire::Reading { value, now } = self.connection.post("/records/read", &record, Phase::Reading).await?;
+        let held = match holding::claim().filter(|_| matches!(key.shelf, Shelf::Lease | Shelf::Item)) {
+            Some(claim) => {
+                let recall = wire::Recall { record: record.clone(), claim };
+                let recalled: wire::Recalled = self.connection.post("/records/recall", &recall, Phase::Reading).await?;
+                recalled.held
+            }
+            None => None,
+        };
+        let wire::Reading { value, now } = match held {
+            Some(held) => held,
+            None => self.connection.post("/records/read", &record, Phase::Reading).await?,
+        };
         Ok(Reading { value: value.map(wire::Value::versioned), now })
     }
 

@@ -7,6 +7,7 @@ use super::grant::ItemSnapshot;
 use super::queue::{Added, Queue, missing};
 use leasehold_core::cell::{Cell, Decision, Fate, Protocol, Row, Start};
 use leasehold_core::clock::Moment;
+use leasehold_core::holding;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::item::record::{Item, State};
@@ -56,7 +57,7 @@ impl Queue {
         let store = self.store().as_ref();
         let row = ItemRow { queue: self, name, verb: Verb::Item(request) };
         let mut cell = Cell::new(row, store, self.clock().as_ref());
-        match cell.apply(request, start, &mut None).await? {
+        match holding::reading_for(request.claim(), cell.apply(request, start, &mut None)).await? {
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("item `{name}`");
                 Err(match request.needs_a_claim() {

@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use leasehold_core::cell::Start;
 use leasehold_core::clock::Clock;
 use leasehold_core::hints::Opening;
+use leasehold_core::holding;
 use leasehold_core::item::protocol::Order;
 use leasehold_core::item::{FollowUp, Item, ItemId, ItemName, Payload, Reason, State};
 use leasehold_core::lease::protocol::Report;
@@ -83,7 +84,7 @@ impl Backlog for Queue {
     }
 
     async fn has_news(&self, grant: &ItemGrant) -> Result<bool> {
-        let seen = self.read(&grant.name).await?;
+        let seen = holding::reading_for(Some(grant.token().claim()), self.read(&grant.name)).await?;
         let asked = seen.record.live_drain(seen.anchor.now);
         let is_news = asked.is_some_and(|drain| Self::asked_to_finish(grant) != Some(drain));
         Ok(is_news || !seen.record.is_held_by(grant.token().claim()))
@@ -95,7 +96,7 @@ impl Backlog for Queue {
     }
 
     async fn progress_age(&self, grant: &ItemGrant) -> Result<Option<Duration>> {
-        let seen = self.read(&grant.name).await?;
+        let seen = holding::reading_for(Some(grant.token().claim()), self.read(&grant.name)).await?;
         Ok(progress_age(seen.record.progress.as_ref(), grant.token().claim(), seen.anchor.now, self.grain()))
     }
 

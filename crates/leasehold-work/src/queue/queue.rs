@@ -11,6 +11,7 @@ use crate::backlog::OnExpired;
 use crate::backlog::changed_since;
 use leasehold_core::cell::Start;
 use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::holding;
 use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName};
 use leasehold_core::item::payload::Payload;
 use leasehold_core::item::protocol::{Order, Refusal, Request};
@@ -190,7 +191,7 @@ impl Queue {
     /// Takes over a claim that another process made, by its token.
     pub async fn adopt(&self, token: &Token) -> Result<ItemGrant> {
         let name = ItemName::of(token)?;
-        let seen = self.read(&name).await?;
+        let seen = holding::reading_for(Some(token.claim()), self.read(&name)).await?;
         let held = seen.record.tenure().filter(|_| seen.record.is_held_by(token.claim())).cloned();
         match held.filter(|_| !seen.has_run_out()) {
             Some(tenure) => self.granted(name, &tenure.holder, tenure.ttl, seen, None),
@@ -279,7 +280,7 @@ impl Queue {
     /// The claim of a token, unchecked: for requests that the record decides anyway.
     pub async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
         let name = ItemName::of(token)?;
-        let seen = self.read(&name).await?;
+        let seen = holding::reading_for(Some(token.claim()), self.read(&name)).await?;
         let ttl = seen.record.tenure().map_or(Ttl::MIN, |t| t.ttl);
         Ok(ItemGrant { name, grant: Grant::unchecked(token.clone(), ttl, seen, self.grain()), entry: None })
     }

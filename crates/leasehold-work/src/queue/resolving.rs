@@ -2,6 +2,7 @@
 
 use super::grant::ItemSnapshot;
 use super::queue::Queue;
+use leasehold_core::holding;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::{How, Item, State};
 use leasehold_core::relocation::Relocation;
@@ -12,7 +13,7 @@ impl Queue {
     pub async fn resolve(&self, token: &Token) -> Result<Resolved> {
         let name = ItemName::of(token)?;
         let location = format!("queue `{}` in store `{}`", name.queue, self.store().capabilities().name);
-        let (epoch, state) = match self.look(&name).await? {
+        let (epoch, state) = match holding::reading_for(Some(token.claim()), self.look(&name)).await? {
             Some(known) => (known.record.epoch, self.state_of(&known, token)),
             None => (Epoch::ZERO, TokenState::Missing),
         };

@@ -99,6 +99,17 @@ impl Request {
         }
     }
 
+    /// The claim that it is made under.
+    pub fn claim(&self) -> Option<Claim> {
+        match self {
+            Request::Renew { claim, .. }
+            | Request::Release { claim, .. }
+            | Request::Checkpoint { claim, .. }
+            | Request::Complete { claim, .. } => Some(*claim),
+            _ => None,
+        }
+    }
+
     /// Whether only the holder may make it. A lease that has left for another store has no holder.
     pub fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Acquire { .. } | Request::Operate { .. })

@@ -18,6 +18,11 @@ use tokio::task::JoinHandle;
 
 /// How long after its own time a write is surely visible.
 pub const OVERLAP: Duration = Duration::from_secs(30);
+/// What happened before this, in milliseconds, no hub says any more that has gone through everything up to `through`.
+pub fn told_since(through: Timestamp) -> u64 {
+    through.as_millis().saturating_sub(2 * OVERLAP.as_millis() as u64)
+}
+
 /// How long a pass pauses after its end, and between two pages.
 const PAUSE: Duration = Duration::from_secs(1);
 const BREATH: Duration = Duration::from_millis(50);
@@ -79,8 +84,14 @@ impl EventFeed {
         LeaseVerbs::now(&self.coordinator).await
     }
 
-    /// What happened since to names like this pattern, for one client that comes back.
-    pub async fn since(&self, last: Timestamp, pattern: &str) -> Result<Past> {
+    /// What happened since to names like this pattern that are wanted, for one client that comes back; no more than `most`.
+    pub async fn since(
+        &self,
+        last: Timestamp,
+        pattern: &str,
+        most: usize,
+        is_wanted: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Past> {
         let prefix = cursor::prefix(pattern);
         let after = Timestamp::from_millis(last.as_millis().saturating_sub(OVERLAP.as_millis() as u64));
         let mut pass = Pass { after, found: Vec::new() };
@@ -91,17 +102,21 @@ impl EventFeed {
             start = page.entries.last().map(|(name, _)| name.clone());
             let is_last = !page.more || start.as_ref().is_none_or(|name| is_past(name, prefix));
             pass.take_leases(page);
+            pass.keep(is_wanted);
+            if pass.found.len() > most || (!is_last && read >= MAX_READ) {
+                return Ok(Past::TooMany);
+            }
             if is_last {
                 break;
             }
-            if read >= MAX_READ {
-                return Ok(Past::TooMany);
-            }
         }
-        pass.jobs(&self.coordinator).await?;
+        if !pass.jobs(&self.coordinator, Some((most, is_wanted))).await? {
+            return Ok(Past::TooMany);
+        }
         let now = self.now().await?;
         let (queues, _) = queues(&self.coordinator).await?;
-        pass.found.extend(queues.into_keys().map(|name| queue_event(&name, now)));
+        let queues = queues.into_keys().filter(|name| is_wanted(name.as_str()));
+        pass.found.extend(queues.map(|name| queue_event(&name, now)));
         pass.found.sort_by_key(|event| event.at_ms);
         Ok(Past::All(pass.found))
     }
@@ -110,6 +125,9 @@ impl EventFeed {
 fn is_past(name: &LeaseName, prefix: &str) -> bool {
     !name.as_str().starts_with(prefix) && name.as_str() > prefix
 }
+
+/// How many events at most, and of which names.
+type Wanted<'a> = (usize, &'a (dyn Fn(&str) -> bool + Sync));
 
 /// One time through the records.
 struct Pass {
@@ -127,7 +145,13 @@ impl Pass {
         }
     }
 
-    async fn jobs(&mut self, coordinator: &Coordinator) -> Result<()> {
+    /// Leaves out what is not wanted.
+    fn keep(&mut self, is_wanted: &(dyn Fn(&str) -> bool + Sync)) {
+        self.found.retain(|event| event.name.as_ref().is_some_and(|name| is_wanted(name)));
+    }
+
+    /// The runs of jobs: all, or those that are wanted. False if these are more than so many.
+    async fn jobs(&mut self, coordinator: &Coordinator, wanted: Option<Wanted<'_>>) -> Result<bool> {
         let mut after: Option<LeaseName> = None;
         let span = Span { after: self.after, until: Timestamp::from_millis(u64::MAX) };
         loop {
@@ -138,8 +162,14 @@ impl Pass {
                     of_job(&name, &journal, span, &mut self.found);
                 }
             }
+            if let Some((most, is_wanted)) = wanted {
+                self.keep(is_wanted);
+                if self.found.len() > most {
+                    return Ok(false);
+                }
+            }
             if !more || after.is_none() {
-                return Ok(());
+                return Ok(true);
             }
             tokio::time::sleep(BREATH).await;
         }
@@ -179,7 +209,7 @@ async fn follow(coordinator: Coordinator, listeners: broadcast::Sender<Arc<Batch
             }
             let new: Vec<EventData> = events.into_iter().filter(|event| told.insert(event.clone())).collect();
             let _ = listeners.send(Arc::new(Batch { through: start, events: new }));
-            let oldest = begun.as_millis().saturating_sub(2 * OVERLAP.as_millis() as u64);
+            let oldest = told_since(begun);
             told.retain(|event| event.at_ms >= oldest);
             begun = start;
         }
@@ -206,7 +236,7 @@ async fn pass(
         }
         tokio::time::sleep(BREATH).await;
     }
-    pass.jobs(coordinator).await?;
+    pass.jobs(coordinator, None).await?;
     let (queues, now) = queues(coordinator).await?;
     if let Some(known) = known {
         let is_new = |(name, revision): &(&LeaseName, &Revision)| known.get(*name) != Some(*revision);
@@ -215,4 +245,32 @@ async fn pass(
     *known = Some(queues);
     pass.found.sort_by_key(|event| event.at_ms);
     Ok((start, pass.found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Acquired, Ask, HolderId, MemoryStore, Outcome};
+
+    #[tokio::test]
+    async fn a_stream_that_is_resumed_is_held_no_more_than_is_wanted_of_it() {
+        let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+        let before = LeaseVerbs::now(&leases).await.unwrap();
+        for number in 0..20 {
+            for folder in ["own", "other"] {
+                let name = format!("{folder}/x{number}").parse().unwrap();
+                let ask = Ask::new(HolderId::new(None), "60s".parse().unwrap());
+                let Acquired::Granted(grant) = leases.acquire(&name, &ask).await.unwrap() else { panic!("it is free") };
+                leases.release(&grant, Outcome::Succeeded).await.unwrap();
+            }
+        }
+        let feed = EventFeeds::default().feed(&Namespace::default(), leases, before);
+        let own = |name: &str| name.starts_with("own/");
+        let Past::All(found) = feed.since(before, "", 100, &own).await.unwrap() else { panic!("there is room") };
+        let count = found.len();
+        assert!(count >= 20, "each was acquired: {found:?}");
+        assert!(found.iter().all(|event| own(event.name.as_ref().unwrap())));
+        assert!(matches!(feed.since(before, "", count - 1, &own).await.unwrap(), Past::TooMany));
+        assert!(matches!(feed.since(before, "", 2 * count - 1, &|_| true).await.unwrap(), Past::TooMany));
+    }
 }

@@ -28,17 +28,37 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// How long ago a stream may have ended that is resumed.
 const RESUMED: Duration = Duration::from_secs(3_600);
+/// How many streams are resumed at once: each goes through the records, and holds what it finds.
+const RESUMING: usize = 4;
+/// How many events one of them is told, and how many all have that were not sent yet; more is a `reset`.
+const MOST_RESUMED: usize = 10_000;
+const ROOM: usize = 100_000;
 /// How often a quiet stream gives a sign of life, and its id moves on.
 const ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
-    OpenApiRouter::new().routes(routes!(events)).layer(Extension(EventFeeds::default()))
+    OpenApiRouter::new().routes(routes!(events)).layer(Extension(EventFeeds::default())).layer(Extension(Resuming::new()))
+}
+
+/// What all streams of a server that are resumed share.
+#[derive(Debug, Clone)]
+pub struct Resuming {
+    turns: Arc<Semaphore>,
+    /// Room for what was found, and is not sent yet.
+    room: Arc<Semaphore>,
+}
+
+impl Resuming {
+    fn new() -> Self {
+        Resuming { turns: Arc::new(Semaphore::new(RESUMING)), room: Arc::new(Semaphore::new(ROOM)) }
+    }
 }
 
 /// Which events are wanted.
@@ -97,6 +117,7 @@ pub async fn events(
     asked: Asked,
     Params(wanted): Params<Wanted>,
     Extension(feeds): Extension<EventFeeds>,
+    Extension(resuming): Extension<Resuming>,
     waiter: Waiter,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -109,7 +130,14 @@ pub async fn events(
     // From here on nothing is missed, and what was before is looked for.
     let batches = feed.listen();
     let told = feed.now().await?;
-    let waiting = waiter.begin()?;
+    let mut waiting = waiter.begin()?;
+    let _turn = match last {
+        Some(_) => tokio::select! {
+            turn = resuming.turns.clone().acquire_owned() => turn.ok(),
+            problem = waiting.over() => return Err(problem),
+        },
+        None => None,
+    };
     let mut stream = Streaming {
         asked,
         pattern,
@@ -120,9 +148,10 @@ pub async fn events(
         sent: HashSet::new(),
         told,
         telling: told,
+        room: None,
     };
     match last {
-        Some(last) => stream.resume(last).await?,
+        Some(last) => stream.resume(last, &resuming).await?,
         None => stream.ready.push_back(EventData::about_the_stream("ready", told, None)),
     }
     let events = Sse::new(stream.into_stream()).keep_alive(KeepAlive::new().interval(ALIVE));
@@ -156,11 +185,13 @@ struct Streaming {
     told: Timestamp,
     /// The same, once `ready` is empty.
     telling: Timestamp,
+    /// What `ready` takes, after it was resumed.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Streaming {
     /// Looks for what happened since.
-    async fn resume(&mut self, last: Timestamp) -> Result<(), Problem> {
+    async fn resume(&mut self, last: Timestamp, resuming: &Resuming) -> Result<(), Problem> {
         let now = self.told;
         let gap = now.saturating_since(last);
         if gap > RESUMED || last > now.plus(feed::OVERLAP) {
@@ -170,18 +201,25 @@ impl Streaming {
             return Ok(());
         }
         let prefix = self.pattern.as_ref().map(ToString::to_string).unwrap_or_default();
-        match self.feed.since(last, &prefix).await? {
-            Past::All(events) => {
-                for event in events {
-                    self.sent.insert(event.clone());
-                    self.take(&event);
-                }
+        // What it is not to see is not held for it either.
+        let past = self.feed.since(last, &prefix, MOST_RESUMED, &|name| self.is_for(name)).await?;
+        if let Past::All(events) = &past {
+            let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
+            self.room = resuming.room.clone().try_acquire_many_owned(count).ok();
+        }
+        match past {
+            Past::All(events) if self.room.is_some() => {
+                // The feed says again only what happened a while ago.
+                let oldest = feed::told_since(now);
+                self.sent.extend(events.iter().filter(|event| event.at_ms >= oldest).cloned());
+                self.ready.extend(events);
                 if !self.ready.is_empty() {
                     (self.told, self.telling) = (last, now);
                 }
             }
-            Past::TooMany => {
-                let why = "the namespace has too many leases to look for what happened since; read again".to_owned();
+            _ => {
+                let why = "too much happened since, or the namespace has too many leases to look for it; read again"
+                    .to_owned();
                 self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
             }
         }
@@ -189,11 +227,15 @@ impl Streaming {
     }
 
     fn take(&mut self, event: &EventData) {
-        let Some(name) = &event.name else { return };
-        let is_wanted = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
-        if is_wanted && self.asked.caller.sees(&self.asked.namespace, name) {
+        if event.name.as_ref().is_some_and(|name| self.is_for(name)) {
             self.ready.push_back(event.clone());
         }
+    }
+
+    /// Whether events of this name are wanted, and allowed.
+    fn is_for(&self, name: &str) -> bool {
+        let is_wanted = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
+        is_wanted && self.asked.caller.sees(&self.asked.namespace, name)
     }
 
     fn into_stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
@@ -203,6 +245,7 @@ impl Streaming {
                 if let Some(event) = stream.ready.pop_front() {
                     // A client that is cut off in between comes back for the rest.
                     if stream.ready.is_empty() {
+                        stream.room = None;
                         stream.told = stream.told.max(stream.telling);
                     }
                     return Some((Ok(event.to_event(stream.told)), Some(stream)));
@@ -242,6 +285,8 @@ impl Streaming {
             }
         }
         self.telling = batch.through;
+        let oldest = feed::told_since(batch.through);
+        self.sent.retain(|event| event.at_ms >= oldest);
         !self.ready.is_empty()
     }
 }

@@ -137,17 +137,28 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
     if let Some(since) = since.filter(|_| asked.attempt.is_some()) {
         check_remembered(&coordinator, &name, &ask, since).await?;
     }
-    let mut pending =
-        Pending { coordinator: coordinator.clone(), name: name.clone(), ask: ask.clone(), is_over: false };
+    let patient = asked.coordinator_of_waiter().await?;
+    let mut pending = Pending { coordinator: patient.clone(), name: name.clone(), ask: ask.clone(), is_over: false };
     // Its next attempt finds what this one was granted.
     pending.is_over = asked.attempt.is_some();
-    let acquired = if wait.is_zero() {
-        coordinator.acquire(&name, &ask).await
-    } else {
-        let mut waiting = waiter.begin()?;
-        tokio::select! {
-            acquired = coordinator.acquire_within(std::slice::from_ref(&name), &ask, wait) => acquired,
-            problem = waiting.over() => return Err(problem),
+    // In its place, as everybody else's: whoever is not refused does not wait.
+    let first = coordinator.acquire(&name, &ask).await;
+    let acquired = match first {
+        first if wait.is_zero() => first,
+        Ok(Acquired::Granted(_)) => first,
+        Err(error) if error.kind() != Kind::Contended => Err(error),
+        refused => {
+            let mut waiting = waiter.begin()?;
+            let acquiring = async {
+                match refused {
+                    Ok(refused) => patient.acquire_after(refused, &name, &ask, wait).await,
+                    Err(_) => patient.acquire_within(std::slice::from_ref(&name), &ask, wait).await,
+                }
+            };
+            tokio::select! {
+                acquired = acquiring => acquired,
+                problem = waiting.over() => return Err(problem),
+            }
         }
     };
     match acquired {
@@ -265,7 +276,7 @@ async fn told(asked: &Asked, coordinator: &Coordinator, token: &Token, error: le
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/renew", tag = "leases", request_body = Renew,
     responses((status = 200, description = "It is held for another TTL.", body = Granted)))]
 pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<Granted>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Renew = read(&body)?;
     let token = own(&name, &body.token)?;
     let report = Some(report(body.marker, body.checkpoint)?).filter(|report| *report != Report::default());
@@ -317,7 +328,7 @@ pub struct Freed {
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/release", tag = "leases", request_body = Release,
     responses((status = 200, description = "It is free.", body = Freed)))]
 pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Release = read(&body)?;
     let token = own(&name, &body.token)?;
     let outcome = match body.outcome {
@@ -360,7 +371,7 @@ pub struct Marked {
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/progress", tag = "leases", request_body = Marked,
     responses((status = 200, description = "It is noted.", body = Noted)))]
 pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Marked = read(&body)?;
     note(&asked, own(&name, &body.token)?, report(Some(body.marker), None)?).await
 }
@@ -381,7 +392,7 @@ pub struct Checkpointed {
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/checkpoint", tag = "leases", request_body = Checkpointed,
     responses((status = 200, description = "It is kept.", body = Noted)))]
 pub async fn checkpoint(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
-    let name = asked.name(Verb::Hold)?;
+    let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Checkpointed = read(&body)?;
     note(&asked, own(&name, &body.token)?, report(body.marker, Some(body.checkpoint))?).await
 }

@@ -67,8 +67,9 @@ pub async fn list(asked: Asked, Params(listing): Params<Listing>) -> Result<Json
     let most = limit(listing.limit, 100, 1_000)?;
     let text = pattern.as_ref().map(ToString::to_string).unwrap_or_default();
     let prefix = cursor::prefix(&text);
+    let own = ["leases", asked.namespace.as_str()];
     let mut after = match &listing.cursor {
-        Some(cursor) => cursor::read(&asked.site, Some(cursor)).await?,
+        Some(cursor) => cursor::read(&asked.site, &own, Some(cursor)).await?,
         None => cursor::before(prefix),
     };
     let coordinator = asked.coordinator().await?;
@@ -97,7 +98,7 @@ pub async fn list(asked: Asked, Params(listing): Params<Listing>) -> Result<Json
             return Ok(Json(found));
         }
     }
-    found.next = cursor::after(&asked.site, after.as_ref()).await?;
+    found.next = cursor::after(&asked.site, &own, after.as_ref()).await?;
     Ok(Json(found))
 }
 

@@ -69,7 +69,7 @@ pub async fn claim(
     // Not how long it waits: an attempt may have less time left than the one before it.
     let asked_for = [body.ttl, count.to_string(), label.as_ref().map(ToString::to_string).unwrap_or_default()];
     let attempt = asked.attempt_at(&asked_for.each_ref().map(String::as_bytes));
-    let queue = asked.queue(Verb::Work).await?;
+    let mut queue = asked.queue(Verb::Work).await?;
     let mut waiting = None;
     let _turn = match &asked.attempt {
         None => None,
@@ -79,6 +79,7 @@ pub async fn claim(
                 Ok(turn) => turn,
                 // Whoever waits, be it for itself, takes no place of those who do not.
                 Err(_) => {
+                    queue = asked.queue_of_waiter().await?;
                     let waiting = waiting.insert(waiter.begin()?);
                     tokio::select! {
                         turn = tokio::time::timeout(wait.max(TURN), turn.lock_owned()) => turn.map_err(|_| {
@@ -97,11 +98,12 @@ pub async fn claim(
         return again(&asked, &queue, tokens).await;
     }
     let holder = asked.holder(label, Nonce::random());
-    let mut claimer = Claimer::new(queue.clone(), None, ttl)?.for_holder(holder);
-    let mut taken = Taken { queue, grants: Vec::new(), is_over: false };
-    if wait.is_zero() {
-        taken.fill(&mut claimer, count).await?;
-    } else {
+    let patient = asked.queue_of_waiter().await?;
+    let mut taken = Taken { queue: patient.clone(), grants: Vec::new(), is_over: false };
+    // While it has its permit, as everybody else: whoever finds something does not wait.
+    let mut claimer = Claimer::new(queue, None, ttl)?.for_holder(holder.clone());
+    if !taken.look(&mut claimer, count, wait.is_zero()).await? {
+        let mut claimer = Claimer::new(patient, None, ttl)?.for_holder(holder);
         let mut waiting = match waiting {
             Some(waiting) => waiting,
             None => waiter.begin()?,
@@ -109,7 +111,10 @@ pub async fn claim(
         tokio::select! {
             filled = async {
                 taken.grants.extend(claimer.next_within(wait).await?);
-                if taken.grants.is_empty() { Ok(()) } else { taken.fill(&mut claimer, count).await }
+                if !taken.grants.is_empty() {
+                    taken.fill(&mut claimer, count).await;
+                }
+                Ok::<_, Problem>(())
             } => filled?,
             problem = waiting.over() => return Err(problem),
         }
@@ -150,19 +155,25 @@ struct Taken {
 }
 
 impl Taken {
-    /// Claims what is there.
-    async fn fill(&mut self, claimer: &mut Claimer, count: u32) -> Result<(), Problem> {
-        while self.grants.len() < count as usize {
-            match claimer.claim().await {
-                Ok(Claimed::Item(grant)) => self.grants.push(*grant),
-                Ok(Claimed::Nothing { held_up: Some(error), .. }) if self.grants.is_empty() => return Err(error.into()),
-                Ok(Claimed::Nothing { .. }) => break,
-                Err(error) if self.grants.is_empty() => return Err(error.into()),
-                // What is claimed is worth more than a word about the rest.
-                Err(_) => break,
-            }
+    /// Claims what is there. Whether that is all: something was claimed, or what is not there is not waited for.
+    async fn look(&mut self, claimer: &mut Claimer, count: u32, is_last: bool) -> Result<bool, Problem> {
+        match claimer.claim().await {
+            Ok(Claimed::Item(grant)) => self.grants.push(*grant),
+            Ok(Claimed::Nothing { held_up: Some(error), .. }) if is_last => return Err(error.into()),
+            Ok(Claimed::Nothing { .. }) => return Ok(is_last),
+            Err(error) if error.kind() == Kind::Contended && !is_last => return Ok(false),
+            Err(error) => return Err(error.into()),
         }
-        Ok(())
+        self.fill(claimer, count).await;
+        Ok(true)
+    }
+
+    /// Claims what else is there. What is claimed is worth more than a word about the rest.
+    async fn fill(&mut self, claimer: &mut Claimer, count: u32) {
+        while self.grants.len() < count as usize {
+            let Ok(Claimed::Item(grant)) = claimer.claim().await else { return };
+            self.grants.push(*grant);
+        }
     }
 }
 

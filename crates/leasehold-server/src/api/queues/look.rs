@@ -52,7 +52,8 @@ pub struct Queues {
 pub async fn queues(asked: Asked, Params(going): Params<Going>) -> Result<Json<Queues>, Problem> {
     asked.lists()?;
     let most = limit(going.limit, 100, 1_000)?;
-    let mut after = cursor::read(&asked.site, going.cursor.as_deref()).await?;
+    let listing = ["queues", asked.namespace.as_str()];
+    let mut after = cursor::read(&asked.site, &listing, going.cursor.as_deref()).await?;
     let coordinator = asked.coordinator().await?;
     // How full a page is, and whether another follows, must not count the queues that the key is not for.
     let mut seen: Vec<LeaseName> = Vec::new();
@@ -71,7 +72,7 @@ pub async fn queues(asked: Asked, Params(going): Params<Going>) -> Result<Json<Q
             break;
         }
     }
-    let next = cursor::after(&asked.site, after.as_ref()).await?;
+    let next = cursor::after(&asked.site, &listing, after.as_ref()).await?;
     Ok(Json(Queues { queues: seen.iter().map(ToString::to_string).collect(), next }))
 }
 
@@ -202,17 +203,15 @@ pub struct ItemPage {
 #[utoipa::path(get, path = "/v1/ns/{namespace}/queues/{queue}/items", tag = "queues", params(Listing),
     responses((status = 200, description = "A page of items.", body = ItemPage)))]
 pub async fn items(asked: Asked, Params(listing): Params<Listing>) -> Result<Json<ItemPage>, Problem> {
-    asked.queue_name(Verb::Read)?;
+    let name = asked.queue_name(Verb::Read)?;
     let most = limit(listing.limit, 100, 1_000)?;
     if listing.state.as_deref().is_some_and(|state| !STATES.contains(&state)) {
         return Err(Problem::invalid(format!("field `state`: use {}", STATES.join(", "))).with("field", "state"));
     }
     let payloads = Payloads::from(listing.payload);
-    let mut after = cursor::read(&asked.site, listing.cursor.as_deref()).await?;
+    let own = ["items", asked.namespace.as_str(), name.as_str()];
+    let mut after = cursor::read(&asked.site, &own, listing.cursor.as_deref()).await?;
     let queue = asked.queue(Verb::Read).await?;
-    if after.as_ref().is_some_and(|after| after.folder() != Some(queue.name().as_str())) {
-        return Err(Problem::invalid("the cursor is of another queue").with("field", "cursor"));
-    }
     let mut found = ItemPage { items: Vec::new(), damaged: Vec::new(), next: None };
     let mut read = 0;
     loop {
@@ -232,7 +231,7 @@ pub async fn items(asked: Asked, Params(listing): Params<Listing>) -> Result<Jso
         match page.next {
             None => return Ok(Json(found)),
             Some(next) if read >= MAX_READ || found.items.len() >= most => {
-                found.next = cursor::after(&asked.site, Some(&next)).await?;
+                found.next = cursor::after(&asked.site, &own, Some(&next)).await?;
                 return Ok(Json(found));
             }
             Some(next) => after = Some(next),
