@@ -197,7 +197,8 @@ fn advised(error: Error, endpoint: &Endpoint) -> Error {
             Some((Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
         }
         None if is_refused(cause) => {
-            let message = format!("cannot reach {display_name}: connection refused; is `leasehold serve` running there?");
+            let message =
+                format!("cannot reach {display_name}: connection refused; is `leasehold serve` running there?");
             Some((error.kind(), message))
         }
         _ => None,

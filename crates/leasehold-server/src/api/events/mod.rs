@@ -44,7 +44,10 @@ const ROOM: usize = 100_000;
 const ALIVE: Duration = Duration::from_secs(15);
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
-    OpenApiRouter::new().routes(routes!(events)).layer(Extension(EventFeeds::default())).layer(Extension(Resuming::new()))
+    OpenApiRouter::new()
+        .routes(routes!(events))
+        .layer(Extension(EventFeeds::default()))
+        .layer(Extension(Resuming::new()))
 }
 
 /// What all streams of a server that are resumed share.
