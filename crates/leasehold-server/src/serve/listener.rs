@@ -213,6 +213,9 @@ impl Connection {
         server
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_send_buf_size(UNREAD)
             .max_header_list_size(u32::try_from(limits.head).unwrap_or(u32::MAX))
             .keep_alive_interval(limits.idle / 3)
             .keep_alive_timeout(limits.client);
@@ -228,9 +231,6 @@ impl Connection {
                 };
                 Ok::<_, Infallible>(response.map(|body| bodies::during(body, beat)))
             }
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_send_buf_size(UNREAD)
         });
         let connection = server.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
