@@ -111,7 +111,7 @@ async fn only_who_holds_a_record_reads_it_before_others() {
     let client = Client { router: router.clone(), bearer: format!("Bearer {}", bench.secret.reveal()) };
     let (_, mine) = client.post("leases/mine/acquire", json!({ "ttl": "60s" })).await;
     let token: Token = mine["token"].as_str().unwrap().parse().unwrap();
-    let _only = bench.site.admission().place(Urgency::Other).await.unwrap();
+    let _only = bench.site.admission().admit(Urgency::Other).await.unwrap();
     let record = Record { shelf: Shelf::Lease, name: token.lease.clone() };
     let recall = |record: &Record, claim: Claim| {
         client.post("records/recall", serde_json::to_value(Recall { record: record.clone(), claim }).unwrap())
@@ -150,7 +150,7 @@ async fn only_who_holds_a_record_reads_it_before_others() {
 async fn whoever_signs_in_takes_no_place_of_others() {
     let bench = Bench::new(Limits { requests: 1, ..Limits::default() }).await;
     let router = router(&bench.site, None);
-    let _only = bench.site.admission().place(Urgency::Other).await.unwrap();
+    let _only = bench.site.admission().admit(Urgency::Other).await.unwrap();
     let form =
         Request::post("/sign-in").header("sec-fetch-site", "same-origin").header("cookie", "leasehold_visitor=aa");
     let token = bench.site.seal().await.unwrap().token("aa");

@@ -288,12 +288,17 @@ impl Claimer {
         }
     }
 
-    async fn try_claim(&mut self, listed: Listed) -> Result<Option<ItemGrant>> {
-        let name = listed.position.item.clone();
-        let holder = match &self.holder {
+    /// Who claims the next item: each claim has a nonce of its own.
+    fn next_holder(&self) -> HolderId {
+        match &self.holder {
             Some(holder) => HolderId { nonce: Nonce::random(), ..holder.clone() },
             None => HolderId::new(self.label.clone()),
-        };
+        }
+    }
+
+    async fn try_claim(&mut self, listed: Listed) -> Result<Option<ItemGrant>> {
+        let name = listed.position.item.clone();
+        let holder = self.next_holder();
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
         let copy = if listed.is_suspect { None } else { self.view.anchor.zip(listed.copy()) };
         let copy = copy.map(|(anchor, (item, revision))| ItemSnapshot::new(item, Some(revision), anchor));
