@@ -247,7 +247,7 @@ Examples:\n  \
 
 /// A number of bytes from `LOW` to `HIGH`, with or without a unit: `65536`, `64KiB`, `1MiB`. Units are steps of 1024.
 fn sized<const LOW: u64, const HIGH: u64>(text: &str) -> Result<u64, String> {
-    let bytes = crate::kept::bytes_of(text).filter(|bytes| (LOW..=HIGH).contains(bytes));
+    let bytes = crate::run_output::bytes_of(text).filter(|bytes| (LOW..=HIGH).contains(bytes));
     bytes.ok_or_else(|| format!("use {LOW} to {HIGH}, or with a unit, such as 64KiB or 1MiB"))
 }
 
