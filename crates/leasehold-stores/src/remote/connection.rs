@@ -291,7 +291,8 @@ mod tests {
             stream.write_all(&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46]).await.unwrap();
             stream
         });
-        let error = untimed(Client::new().get(&base), Phase::Writing, "x").await.map(drop).unwrap_err();
+        let client = crate::http::builder().build().unwrap();
+        let error = untimed(client.get(&base), Phase::Writing, "x").await.map(drop).unwrap_err();
         let said: Vec<String> = causes(&error).map(ToString::to_string).collect();
         assert!(said.iter().any(|said| said == "invalid HTTP version parsed"), "{said:?}");
         let endpoint = Endpoint { base, display_name: "the server at h".into() };
