@@ -45,7 +45,7 @@ impl Outage {
             }
             std::mem::take(&mut *failures).count
         };
-        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-        tracing::info!(failed = count, "the store answers again; it did not {times}");
+        let requests = if count == 1 { "1 request".to_owned() } else { format!("{count} requests") };
+        tracing::info!(failed = count, "the store answers again; {requests} to it failed");
     }
 }
