@@ -175,7 +175,7 @@ async fn a_key_allows_its_verbs_on_its_names_and_nothing_else() {
                 assert!(may_operate, "{verbs}");
                 let by = done.record.transfers.last().and_then(|transfer| transfer.by.clone());
                 let stored = all.inspect(&ours).await.unwrap().record.transfers.last().unwrap().by.clone().unwrap();
-                assert!(stored.as_str().contains("(key ") && stored.as_str().ends_with(": ada"), "{by:?} {stored}");
+                assert!(stored.as_str().contains("(key ") && stored.as_str().ends_with(", ada)"), "{by:?} {stored}");
             }
             other => {
                 let refused = other.unwrap_err().to_string();

@@ -125,7 +125,7 @@ fn what_needs_the_store_itself_says_so() {
     let store = url(&server);
     let told = client(&home, &store, &mine, &["serve", "--listen", "127.0.0.1:0"]).expect(78).stderr;
     assert!(told.contains("is another server; `serve` needs the URL of the store itself"), "{told}");
-    let migrate = ["migrate", &home.store, &store, "--why", "x", "--yes"];
+    let migrate = ["migrate", &home.store, &store];
     let told = client(&home, &store, &mine, &migrate);
     assert!(told.code == 64 && told.stderr.contains("`migrate` needs the URL of the store itself"), "{told:?}");
 }

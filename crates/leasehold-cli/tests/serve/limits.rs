@@ -10,7 +10,8 @@ fn a_body_or_a_head_that_is_too_long_is_refused() {
     let home = Home::new(On::Sqlite);
     let server = serve(&home, &["--max-body", "1024"]);
     let key = printed_key(&home.read(&server.log)).unwrap();
-    let head = format!("GET /v1/ns/ci HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n");
+    let head =
+        format!("GET /v1/ns/ci/leases HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n");
     let announced = raw(server.address, format!("{head}content-length: 1025\r\n\r\n").as_bytes()).unwrap();
     assert_eq!((announced.status, announced.kind().as_str()), (413, "too_large"));
     let pieces = format!("{head}transfer-encoding: chunked\r\n\r\n401\r\n{}\r\n0\r\n\r\n", "x".repeat(1025));
@@ -82,8 +83,9 @@ fn clients_that_are_too_slow_are_cut_off() {
     let open = || TcpStream::connect(server.address).unwrap();
     let (mut silent, mut head, mut body) = (open(), open(), open());
     head.write_all(b"GET /livez HTTP/1.1\r\nho").unwrap();
-    let begun =
-        format!("GET /v1/ns/ci HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: 9\r\n\r\nabc");
+    let begun = format!(
+        "GET /v1/ns/ci/leases HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: 9\r\n\r\nabc"
+    );
     body.write_all(begun.as_bytes()).unwrap();
     assert!(read(&mut silent).is_none());
     assert!(read(&mut head).is_none_or(|answer| answer.status == 408));

@@ -35,7 +35,7 @@ fn ready_is_who_can_reach_the_store() {
     }
     let page = get(server.address, "/", &[]);
     assert_eq!((page.status, page.body.contains(home.path("leases").to_str().unwrap())), (503, false), "{page:?}");
-    assert!(home.read(&server.log).contains("the store failed: "), "but the log is");
+    assert!(home.read(&server.log).contains("the store cannot be used: "), "but the log is");
     std::fs::remove_file(home.path("leases")).unwrap();
     std::fs::rename(home.path("gone"), home.path("leases")).unwrap();
     eventually("it is ready again", || ready() == 200);

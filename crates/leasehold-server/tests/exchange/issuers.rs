@@ -165,7 +165,7 @@ async fn keys_in_a_file_are_read_again_when_they_change() {
     // A server with its own key store, so that TLS is set up before the first request.
     let scene = Scene::with(vec![rule]).await;
     let detail = scene.refused(&token(), 503, "issuer_unavailable").await;
-    assert!(detail.contains("cannot read the keys in"), "{detail}");
+    assert!(detail.contains("cannot read its keys of"), "{detail}");
     publish().await;
     scene.exchange(&token()).await.ok();
     issuer.rotate("RS256", OldKeys::Withdrawn);
