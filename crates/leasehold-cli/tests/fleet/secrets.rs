@@ -66,7 +66,7 @@ fn nothing_shows_it(port: u16, url: impl Fn(&str, u16) -> String) {
         keeps_quiet(&done);
         assert_eq!(done.code, code, "{line:?}: {done:#?}");
     }
-    assert!(home.done(&["config"]).expect(0).stdout.contains(":***@127.0.0.1"));
+    assert!(home.done(&["config"]).expect(0).stdout.contains("***@127.0.0.1"));
     // Nobody listens there; and a password that is not the right one.
     for (url, code) in [(url("hunter22", free_port()), 69), (url("hunter23", port), 78)] {
         for verb in [&["ls"][..], &["run", "job", "--", "true"], &["doctor"], &["acquire", "job", "--json"]] {
