@@ -14,14 +14,16 @@ use std::process::Command;
 const ASIDE: [&[&str]; 2] = [&["data", "git", "model", "openapi", "torture"], &["fleet", "situations"]];
 
 /// The command's tests that also run with a server in front of their store: whoever holds, works and writes through guards.
-const SERVED: [&str; 9] =
-    ["data", "mcp_gate", "processes", "proxy", "push", "queue", "queue_operators", "run", "tokens"];
+const SERVED: [&str; 10] =
+    ["data", "disaster", "mcp_gate", "processes", "proxy", "push", "queue", "queue_operators", "run", "tokens"];
 /// Of these, what needs the store's own file or URL, or names who gave an order, which a server signs with the key's label.
-const NOT_SERVED: [&str; 8] = [
+const NOT_SERVED: [&str; 10] = [
     "a_gate_remembers_though_its_store_was_restored",
     "a_rolled_back_store_is_distinguished_and_healed",
+    "a_store_that_was_lost_is_distinguished_from_a_stale_token_and_can_be_healed_once",
     "a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clock",
     "a_store_that_went_back_is_distinguished",
+    "an_item_of_a_restored_store_is_healed_by_the_line_in_the_message",
     "every_verb_knows_every_state_of_a_spools_item",
     "the_evicted_are_told_who_and_why",
     "the_example_of_the_page_works",

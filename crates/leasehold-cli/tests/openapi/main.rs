@@ -35,22 +35,49 @@ fn no_request_that_the_description_allows_or_not_makes_an_error_of_the_server_on
     as_described(On::Dir);
 }
 
+#[test]
+fn no_request_about_keys_that_the_description_allows_or_not_makes_an_error_of_the_server() {
+    let home = Home::new(On::Sqlite);
+    let key = rig::key(&home, &["--namespace", "*", "--allow", "read,hold,work,operate,admin"]);
+    let report = asked(&home, &key, &["--include-path-regex", "^/v1/keys"]);
+    let described = routes(|path| path.starts_with("/v1/keys"));
+    assert!(
+        described >= 4 && report.contains(&format!("{described} selected")),
+        "it knows every route of keys: {report}"
+    );
+    // Not refused alone: what it made and ended is there, besides the key of its own.
+    let listed: serde_json::Value =
+        serde_json::from_str(&home.done(&["key", "ls", "--json"]).expect(0).stdout).unwrap();
+    let others = listed.as_array().unwrap().iter().filter(|other| other["id"] != rig::id(&key)).count();
+    assert!(others > 1, "{listed}");
+}
+
 fn as_described(on: On) {
     let home = Home::new(on);
     let key = rig::key(&home, &["--namespace", "*", "--allow", "read,hold,work,operate"]);
     // A job to look at.
     let team = format!("{}?namespace=team", home.store);
     home.done(&["run", "--store", &team, "a", "--slot", "@hourly", "--", "true"]).expect(0);
-    let server = rig::serve(&home, &["--max-rate", "100000"]);
+    let report = asked(&home, &key, &["--exclude-path-regex", "/events$"]);
+    let total = routes(|_| true);
+    let selected = format!("{} selected / {total} total", total - 1);
+    assert!(report.contains(&selected), "it knows every route but that of events: {report}");
+}
+
+/// Asks a server in this home with this key, and gives the report.
+fn asked(home: &Home, key: &str, which: &[&str]) -> String {
+    let server = rig::serve(home, &["--max-rate", "100000"]);
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(python_environment("python-schemathesis").join("bin/schemathesis"));
     command
         .arg("run")
         .arg(here.join("../../docs/openapi.json"))
         .args(["--url", &format!("http://{}", server.address), "--header", &format!("Authorization: Bearer {key}")])
-        .args(["--exclude-path-regex", "/events$", "--checks", CHECKS, "--max-examples", "15"])
+        .args(which)
+        .args(["--checks", CHECKS, "--max-examples", "15"])
         .args(["--generation-deterministic", "--continue-on-failure", "--request-timeout", "30", "--no-color"])
         .env("SCHEMATHESIS_HOOKS", here.join("tests/openapi/hooks.py"))
+        .env("OPENAPI_OWN_KEY", rig::id(key))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(home.path(""));
     let output = File::create(home.path("report")).unwrap();
@@ -60,19 +87,17 @@ fn as_described(on: On) {
     let done = running.end();
     let report = home.read("report");
     assert_eq!(done.code, 0, "{report}\nthe server's log:\n{}", home.read(&server.log));
-    let routes = routes(&here.join("../../docs/openapi.json"));
-    let selected = format!("{} selected / {routes} total", routes - 1);
-    assert!(report.contains(&selected), "it knows every route but that of events: {report}");
     for phase in ["Coverage", "Fuzzing", "Stateful"] {
         assert!(report.contains(&format!("✅  {phase}")), "{phase} was run: {report}");
     }
     assert_eq!(rig::get(server.address, "/livez", &[]).status, 200, "it lives on");
+    report
 }
 
-/// How many operations a description has.
-fn routes(description: &Path) -> usize {
-    let text = std::fs::read_to_string(description).unwrap();
+/// How many operations the description has at paths like these.
+fn routes(is_meant: impl Fn(&str) -> bool) -> usize {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json")).unwrap();
     let description: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let paths = description["paths"].as_object().unwrap().values();
-    paths.map(|path| path.as_object().unwrap().keys().filter(|key| *key != "parameters").count()).sum()
+    let paths = description["paths"].as_object().unwrap().iter().filter(|(path, _)| is_meant(path));
+    paths.map(|(_, path)| path.as_object().unwrap().keys().filter(|key| *key != "parameters").count()).sum()
 }

@@ -25,6 +25,8 @@ mod tests_bodies;
 mod tests_floods;
 #[cfg(test)]
 mod tests_http2;
+#[cfg(test)]
+mod tests_routes;
 mod tls;
 mod traffic;
 
