@@ -83,7 +83,7 @@ fn a_request_that_ends_in_two_places_is_refused_and_its_rest_is_no_request() {
         "POST {ACQUIRE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 13\r\n\r\n{{\"ttl\":\"60s\"}}",
         attacker.key
     );
-    let chunked = |body: &str| format!("{:x}\r\n{body}\r\n0\r\n\r\n{hidden}").into_bytes();
+    let chunked = |body: &str| format!("{:x}\r\n{body}\r\n0\r\n\r\n{hidden}", body.len()).into_bytes();
     let length = |bytes: usize| format!("content-length: {bytes}").into_bytes();
     let pieces = || b"transfer-encoding: chunked".to_vec();
     let one = chunked("{}").len();
