@@ -52,7 +52,7 @@ async fn jobs(leases: &Coordinator) -> Result<()> {
             let slot = Slot(Timestamp::from_millis(newest.saturating_sub(hours * HOUR_MS)));
             let (epoch, host) = (Epoch::new(epoch)?, format!("worker-{}", hours % 3));
             let fate = if hours % 11 == 5 { Fate::Failed } else { Fate::Succeeded };
-            let end = RunEnd::new(fate, Some(i32::from(fate == Fate::Failed)), 41_000 + hours * 977);
+            let end = RunEnd::new(fate, Some(u8::from(fate == Fate::Failed)), 41_000 + hours * 977);
             leases.write(&name, &Note::Began(slot, epoch), &host).await?;
             leases.write(&name, &Note::Ended(slot, epoch, end), &host).await?;
         }
