@@ -76,6 +76,9 @@ fn is_unharmed(home: &Home, server: &crate::rig::Served) {
 
 const ACQUIRE: &str = "/v1/ns/team/leases/x/acquire";
 
+/// What it is, its headers, and the statuses that it may get; 0 is a closed connection.
+type Case<'a> = (&'a str, Vec<Vec<u8>>, &'a [u16]);
+
 #[test]
 fn a_request_that_ends_in_two_places_is_refused_and_its_rest_is_no_request() {
     let (home, server, attacker) = attacked();
@@ -89,7 +92,7 @@ fn a_request_that_ends_in_two_places_is_refused_and_its_rest_is_no_request() {
     let one = chunked("{}").len();
     // The key of the request that is seen is none, so that only the hidden one could do anything.
     let nobody = || b"authorization: Bearer lh_w_x".to_vec();
-    let cases: &[(&str, Vec<Vec<u8>>, &[u16])] = &[
+    let cases: &[Case<'_>] = &[
         ("a length before pieces", vec![nobody(), length(one), pieces()], &[400]),
         ("a length of none before pieces", vec![nobody(), length(0), pieces()], &[400]),
         ("pieces before a length", vec![nobody(), pieces(), length(4)], &[400, 401]),
