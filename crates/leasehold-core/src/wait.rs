@@ -133,7 +133,7 @@ impl Coordinator {
         self.wait_for(Group::Names(leases), ask, limit).await
     }
 
-    /// Goes on where [`Coordinator::acquire`] of this one lease was refused, under the same nonce, as
+    /// Continues where [`Coordinator::acquire`] of this one lease was refused, under the same nonce, as
     /// [`Coordinator::acquire_within`] does after its first attempt. A grant, and a refusal that waiting does not end,
     /// are returned at once.
     pub async fn acquire_after(

@@ -118,7 +118,7 @@ async fn only_who_holds_a_record_reads_it_before_others() {
     };
     let (status, held) = recall(&record, token.claim()).await;
     assert_eq!(status, StatusCode::OK, "{held}");
-    assert!(held["held"]["value"]["text"].as_str().unwrap().contains("mine"), "{held}");
+    assert!(held["held"]["value"]["text"].as_str().unwrap().contains("\"epoch\":1"), "{held}");
     let about = Request::get("/v1/ns/default").header("authorization", &client.bearer).body(Body::empty()).unwrap();
     assert_eq!(router.oneshot(about).await.unwrap().status(), StatusCode::OK, "what its key is for it learns too");
     let (status, told) = client.post("records/read", serde_json::to_value(&record).unwrap()).await;

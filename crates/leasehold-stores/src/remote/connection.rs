@@ -278,7 +278,7 @@ pub(super) fn refused(display_name: &str, status: u16, body: &[u8], phase: Phase
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     /// As the driver prints it of a TLS alert, which is what a server with TLS answers to plain HTTP.
@@ -288,6 +288,8 @@ mod tests {
         let base = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
+            // An answer before the request would be another fault.
+            assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
             stream.write_all(&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46]).await.unwrap();
             stream
         });

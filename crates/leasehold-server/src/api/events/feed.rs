@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 /// How long after its own time a write is surely visible.
 pub const OVERLAP: Duration = Duration::from_secs(30);
-/// What happened before this, in milliseconds, no hub says any more that has gone through everything up to `through`.
+/// A feed that has read everything up to `through` sends no event again that is older than this, in milliseconds.
 pub fn told_since(through: Timestamp) -> u64 {
     through.as_millis().saturating_sub(2 * OVERLAP.as_millis() as u64)
 }

@@ -212,7 +212,7 @@ impl Streaming {
         }
         match past {
             Past::All(events) if self.room.is_some() => {
-                // The feed says again only what happened a while ago.
+                // The feed sends again only what happened recently.
                 let oldest = feed::told_since(now);
                 self.sent.extend(events.iter().filter(|event| event.at_ms >= oldest).cloned());
                 self.ready.extend(events);
