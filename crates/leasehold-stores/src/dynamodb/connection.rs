@@ -31,7 +31,7 @@ impl fmt::Display for Endpoint {
 }
 
 /// Why a request was not carried out.
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The condition did not hold; nothing changed.
     Mismatch,
     /// There is no such table; nothing changed. The time is that of the server's answer.
@@ -39,19 +39,19 @@ pub(super) enum Failure {
     Error(Error),
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Error(error) => error,
-            Failure::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a condition"),
-            Failure::NoTable(_) => Error::new(Kind::Unavailable, "the table is not there"),
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Error {
+        match error {
+            CallError::Error(error) => error,
+            CallError::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a condition"),
+            CallError::NoTable(_) => Error::new(Kind::Unavailable, "the table is not there"),
         }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Error(error)
+impl From<Error> for CallError {
+    fn from(error: Error) -> CallError {
+        CallError::Error(error)
     }
 }
 
@@ -99,7 +99,7 @@ impl Endpoint {
         question: &Value,
         phase: Phase,
         table: &str,
-    ) -> Result<(Value, Timestamp), Failure> {
+    ) -> Result<(Value, Timestamp), CallError> {
         let issue = self.credentials.issue();
         let mut answer = self.exchange(action, question, phase).await?;
         if are_refused(answer.status, &code_in(&answer)) && self.credentials.replaced(issue).await {
@@ -144,14 +144,14 @@ impl Endpoint {
     }
 
     /// The meaning of an error answer. DynamoDB changes nothing when the status is below 500.
-    fn refused(&self, answer: &Answer, action: &str, phase: Phase, table: &str) -> Failure {
+    fn refused(&self, answer: &Answer, action: &str, phase: Phase, table: &str) -> CallError {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let code = code_in(answer);
         let said = body["message"].as_str().or_else(|| body["Message"].as_str()).unwrap_or_default();
         let said = quoted(said);
         let (kind, what) = match code.as_str() {
-            "ConditionalCheckFailedException" => return Failure::Mismatch,
-            "ResourceNotFoundException" => return Failure::NoTable(answer.now),
+            "ConditionalCheckFailedException" => return CallError::Mismatch,
+            "ResourceNotFoundException" => return CallError::NoTable(answer.now),
             "ProvisionedThroughputExceededException"
             | "ThrottlingException"
             | "RequestLimitExceeded"
@@ -202,7 +202,7 @@ impl Endpoint {
             }
             _ => (phase.unanswered(), format!("{self} failed with {} {code}; try again", answer.status)),
         };
-        Failure::Error(Error::new(kind, what))
+        CallError::Error(Error::new(kind, what))
     }
 }
 

@@ -34,24 +34,24 @@ impl fmt::Display for Service {
 }
 
 /// Why a request was not carried out.
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The precondition did not hold; nothing changed.
     Mismatch,
     Error(Error),
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Error(error) => error,
-            Failure::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a precondition"),
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Error {
+        match error {
+            CallError::Error(error) => error,
+            CallError::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a precondition"),
         }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Error(error)
+impl From<Error> for CallError {
+    fn from(error: Error) -> CallError {
+        CallError::Error(error)
     }
 }
 
@@ -84,7 +84,7 @@ impl Service {
     }
 
     /// One call. A write is sent once, and again only if its token was refused and has changed.
-    pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, Failure> {
+    pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, CallError> {
         let answer = match &self.tokens {
             Tokens::Emulator => self.exchange(call, question, phase, "owner").await?,
             // Without a token nothing is sent, so an error here leaves no write unknown.
@@ -102,7 +102,7 @@ impl Service {
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
             let message = format!("{self} gave an answer that is not Firestore's; check the endpoint");
-            Failure::Error(Error::new(phase.unanswered(), message).with_source(e))
+            CallError::Error(Error::new(phase.unanswered(), message).with_source(e))
         })
     }
 
@@ -112,7 +112,7 @@ impl Service {
     }
 
     /// The meaning of an error answer. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.
-    fn refused(&self, answer: &Untimed, phase: Phase) -> Failure {
+    fn refused(&self, answer: &Untimed, phase: Phase) -> CallError {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         // A call that answers with a stream puts its error into a list.
         let error = if body.is_array() { &body[0]["error"] } else { &body["error"] };
@@ -130,7 +130,7 @@ impl Service {
                 );
                 (Kind::Unsupported, format!("no Firestore database in native mode: {said}; make it: {make}"))
             }
-            ("ALREADY_EXISTS" | "FAILED_PRECONDITION" | "NOT_FOUND", Phase::Writing) => return Failure::Mismatch,
+            ("ALREADY_EXISTS" | "FAILED_PRECONDITION" | "NOT_FOUND", Phase::Writing) => return CallError::Mismatch,
             ("ABORTED", _) => (Kind::Unavailable, format!("{self} was busy with others' writes; try again")),
             ("RESOURCE_EXHAUSTED", _) => {
                 (Kind::Unavailable, format!("project `{project}` is over its quota: {said}; try again later"))
@@ -150,7 +150,7 @@ impl Service {
             }
             _ => (phase.unanswered(), format!("{self} failed with {} {code}; try again", answer.status)),
         };
-        Failure::Error(Error::new(kind, what))
+        CallError::Error(Error::new(kind, what))
     }
 }
 
@@ -166,8 +166,8 @@ mod tests {
             let body =
                 format!(r#"[{{"error":{{"code":{status},"message":"{said}","status":"{code}"}}}}]"#).into_bytes();
             match service.refused(&Untimed { status, body }, phase) {
-                Failure::Mismatch => None,
-                Failure::Error(error) => Some(error.kind()),
+                CallError::Mismatch => None,
+                CallError::Error(error) => Some(error.kind()),
             }
         };
         for (status, code, reading, writing) in [

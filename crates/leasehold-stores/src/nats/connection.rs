@@ -8,7 +8,7 @@
 
 use super::clock::Pulse;
 use super::config::Config;
-use super::wire::{Answer, Refusal};
+use super::wire::{Answer, ApiError};
 use async_nats::client::RequestErrorKind;
 use async_nats::connection::State;
 use async_nats::{Client, ConnectErrorKind, Event, HeaderMap, Message, Request, Subscriber};
@@ -29,7 +29,7 @@ const UNREACHABLE_ADDRESS: &str = "nats://127.0.0.1:0";
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The connection broke: the request may have been carried out.
     Broken,
     /// No answer came in time: the request may have been carried out.
@@ -43,16 +43,16 @@ pub(super) enum Failure {
     /// The server accepts no messages of this size: nothing was sent.
     TooLarge,
     /// The server answered with an error.
-    Refused(Refusal),
+    Refused(ApiError),
     /// The answer makes no sense.
     Garbled(String),
     /// Not sent, for this reason.
     Unasked(Error),
 }
 
-impl Failure {
+impl CallError {
     pub(super) fn is(&self, err_code: u32) -> bool {
-        matches!(self, Failure::Refused(refusal) if refusal.err_code == err_code)
+        matches!(self, CallError::Refused(api_error) if api_error.err_code == err_code)
     }
 }
 
@@ -153,7 +153,7 @@ impl Connection {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-    ) -> Result<Message, Failure> {
+    ) -> Result<Message, CallError> {
         let mut request = Request::new().payload(payload.into());
         if let Some(headers) = headers {
             request = request.headers(headers);
@@ -174,22 +174,22 @@ impl Connection {
         };
         tokio::select! {
             answer = self.client.send_request(subject.to_owned(), request) => {
-                answer.map_err(|error| match failure(error.kind()) {
-                    Failure::Nobody if !self.server().jetstream => Failure::Off,
-                    failure => failure,
+                answer.map_err(|error| match failed(error.kind()) {
+                    CallError::Nobody if !self.server().jetstream => CallError::Off,
+                    error => error,
                 })
             }
-            complaint = denied => Err(Failure::Denied(complaint)),
+            complaint = denied => Err(CallError::Denied(complaint)),
             () = tokio::time::sleep(ANSWER) => {
                 // The next call gets a new connection.
                 self.is_given_up.store(true, Ordering::Relaxed);
-                Err(Failure::Silent)
+                Err(CallError::Silent)
             }
         }
     }
 
     /// Sends a request to JetStream's own interface.
-    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, Failure> {
+    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, CallError> {
         let message = self.ask(&format!("$JS.API.{what}"), None, payload).await?;
         read::<T>(&message)
     }
@@ -200,8 +200,8 @@ impl Connection {
     }
 
     /// Subscribes to a subject.
-    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, Failure> {
-        self.client.subscribe(subject).await.map_err(|_| Failure::Broken)
+    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, CallError> {
+        self.client.subscribe(subject).await.map_err(|_| CallError::Broken)
     }
 
     pub(super) fn new_inbox(&self) -> String {
@@ -210,22 +210,22 @@ impl Connection {
 }
 
 /// An answer's content, unless it is a refusal.
-pub(super) fn read<T: Answer>(message: &Message) -> Result<T, Failure> {
+pub(super) fn read<T: Answer>(message: &Message) -> Result<T, CallError> {
     let mut answer: T =
-        serde_json::from_slice(&message.payload).map_err(|error| Failure::Garbled(error.to_string()))?;
+        serde_json::from_slice(&message.payload).map_err(|error| CallError::Garbled(error.to_string()))?;
     match answer.refusal() {
-        Some(refusal) => Err(Failure::Refused(refusal)),
+        Some(api_error) => Err(CallError::Refused(api_error)),
         None => Ok(answer),
     }
 }
 
 /// The meaning of the driver's errors.
-fn failure(error: RequestErrorKind) -> Failure {
+fn failed(error: RequestErrorKind) -> CallError {
     match error {
-        RequestErrorKind::NoResponders => Failure::Nobody,
-        RequestErrorKind::MaxPayloadExceeded => Failure::TooLarge,
-        RequestErrorKind::TimedOut => Failure::Silent,
-        RequestErrorKind::InvalidSubject | RequestErrorKind::Other => Failure::Broken,
+        RequestErrorKind::NoResponders => CallError::Nobody,
+        RequestErrorKind::MaxPayloadExceeded => CallError::TooLarge,
+        RequestErrorKind::TimedOut => CallError::Silent,
+        RequestErrorKind::InvalidSubject | RequestErrorKind::Other => CallError::Broken,
     }
 }
 

@@ -111,10 +111,10 @@ impl Connection {
             let key = self.key();
             let mut answer = self.ask(index, phase, request(index)).await;
             // Refused because of its key, so certainly not carried out.
-            if matches!(&answer, Err(Refused { status: Some(401), .. })) && self.has_another_key(key.as_ref()) {
+            if matches!(&answer, Err(CallError { status: Some(401), .. })) && self.has_another_key(key.as_ref()) {
                 answer = self.ask(index, phase, request(index)).await;
             }
-            match answer.map_err(|refused| refused.error) {
+            match answer.map_err(|failed| failed.error) {
                 Ok(answer) => {
                     self.good.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -140,7 +140,7 @@ impl Connection {
         index: usize,
         phase: Phase,
         request: RequestBuilder,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, CallError> {
         let display_name = self.endpoints[index].display_name.as_str();
         let exchange = untimed(request, phase, display_name);
         let answer = match self.endpoints.len() {
@@ -167,7 +167,7 @@ impl Connection {
         };
         if answer.status != 200 {
             let error = refused(display_name, answer.status, &answer.body, phase);
-            return Err(Refused { error, status: Some(answer.status) });
+            return Err(CallError { error, status: Some(answer.status) });
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
             let message = format!("{display_name} gave an answer that is none of a leasehold server's; check the URL");
@@ -225,15 +225,15 @@ fn distrusted(server: &str, what: &CertificateError) -> String {
 }
 
 /// Why one server did not do what was requested.
-struct Refused {
+struct CallError {
     error: Error,
     /// The status of its answer, if it answered.
     status: Option<u16>,
 }
 
-impl From<Error> for Refused {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
-        Refused { error, status: None }
+        CallError { error, status: None }
     }
 }
 
