@@ -13,6 +13,7 @@
 //! AWS_ENDPOINT_URL_DYNAMODB, web identity, and the services of containers and instances.
 
 mod connection;
+mod error;
 mod table;
 
 use crate::credentials::{self, Env, aws};
@@ -22,7 +23,8 @@ use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use connection::{CallError, Endpoint};
+use connection::Endpoint;
+use error::CallError;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
     Watch, Watching, skip_by_reading,

@@ -1,7 +1,7 @@
 //! The table: created when it is missing, and examined by `doctor`.
 
 use super::DynamoStore;
-use super::connection::CallError;
+use super::error::CallError;
 use crate::phase::Phase;
 use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Error, Kind, Result};

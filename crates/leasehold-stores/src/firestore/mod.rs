@@ -10,6 +10,7 @@
 //! commit that changes nothing keeps the update time, so each commit has a random `tag`.
 
 mod connection;
+mod error;
 
 use crate::credentials::{self, Env, google, var};
 use crate::http::client::{CA, client};
@@ -19,7 +20,8 @@ use crate::utc::millis_of;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use connection::{CallError, Service, Tokens};
+use connection::{Service, Tokens};
+use error::CallError;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
     Versioned, Watch, Watching, skip_by_reading,

@@ -24,6 +24,7 @@
 mod clock;
 mod config;
 mod connection;
+mod error;
 mod names;
 mod survey;
 mod watch;
@@ -35,7 +36,8 @@ use async_nats::HeaderMap;
 use async_trait::async_trait;
 use clock::Next;
 use config::Config;
-use connection::{CallError, Connection, Connections};
+use connection::{Connection, Connections};
+use error::CallError;
 use futures_util::future::try_join_all;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next as NextValue, Page, Range, Reach, Reading, Revision, Store, Survey,
@@ -50,7 +52,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use wire::{Ack, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purged, ServerTime, Stored};
+use wire::{Ack, Got, Info, NO_MESSAGE, NO_STREAM, Purged, ServerTime, Stored};
 
 /// How many records are requested at once.
 const CONCURRENT_READS: usize = 64;
@@ -349,48 +351,7 @@ impl NatsStore {
 
     /// The error for the caller.
     fn told(&self, error: CallError, phase: Phase) -> Error {
-        let endpoint = &self.connections.config.endpoint;
-        let unknown = phase.unanswered();
-        let no_jetstream = || {
-            let message =
-                format!("jetstream is off at {endpoint}; start nats-server with `-js`, or allow it to the account");
-            Error::new(Kind::Unsupported, message)
-        };
-        match error {
-            CallError::Unasked(error) => error,
-            CallError::Broken => {
-                Error::new(unknown, format!("the connection to {endpoint} broke before the answer came"))
-            }
-            CallError::Silent => Error::new(unknown, format!("{endpoint} did not answer in time")),
-            CallError::Off => no_jetstream(),
-            CallError::Nobody => {
-                let message =
-                    format!("nobody answers for the bucket `{}` at {endpoint} now; try again", self.names.bucket);
-                Error::new(Kind::Unavailable, message)
-            }
-            CallError::Denied(complaint) => {
-                let message =
-                    format!("{endpoint} does not let this user do it ({complaint}); allow `$JS.API.>`, `$KV.>`");
-                Error::new(Kind::Unsupported, message)
-            }
-            CallError::TooLarge => {
-                Error::new(Kind::Unsupported, format!("a record is larger than the `max_payload` of {endpoint}"))
-            }
-            CallError::Garbled(what) => {
-                Error::new(unknown, format!("{endpoint} answered what cannot be understood: {what}"))
-            }
-            CallError::Refused(api_error) if NO_JETSTREAM.contains(&api_error.err_code) => no_jetstream(),
-            CallError::Refused(api_error) => {
-                let kind = match api_error.code {
-                    500.. => unknown,
-                    // The server's queue is full: the message was not accepted.
-                    429 => Kind::Unavailable,
-                    _ => Kind::Unsupported,
-                };
-                let what = leasehold_core::printable(&api_error.description);
-                Error::new(kind, format!("{endpoint} refused with error {}: {what}", api_error.err_code))
-            }
-        }
+        error.into_error(&self.connections.config.endpoint, &self.names.bucket, phase)
     }
 }
 

@@ -6,7 +6,8 @@
 //! A plain subscription to the key's subject would hint when a write is *sent*, before it is stored or refused. It is
 //! used only while there is no bucket for a consumer.
 
-use super::connection::{CallError, Connection};
+use super::connection::Connection;
+use super::error::CallError;
 use super::wire::{Consumer, NO_STREAM, new_consumer};
 use super::{NatsStore, json};
 use async_nats::{StatusCode, Subscriber};
