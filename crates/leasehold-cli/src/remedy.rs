@@ -70,6 +70,8 @@ pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
         Remedy::NameBranch { remote, branch } => format!(": leasehold push {remote} {branch}"),
         Remedy::PublishTheFolder => "; replace whole folders with `leasehold publish`".into(),
         Remedy::WriteTheFile => "; single files are for `leasehold write`".into(),
+        Remedy::StartServer => "; is `leasehold serve` running there?".into(),
+        Remedy::ManageKeys => "; the keys are managed with `leasehold key`".into(),
         // What the library learns to say is put into words here, or is not said.
         _ => String::new(),
     }
@@ -127,6 +129,13 @@ mod tests {
         assert!(told(in_spool, "spool:/p").contains("leasehold queue retry spool:/p k.one --past 5 --why"));
         let adopted = Remedy::lost("file:it's", &item, five, lineage, StoredLineage::Nothing);
         assert!(told(adopted, store).contains(r"leasehold adopt 'file:it'\''s' --token"));
+    }
+
+    #[test]
+    fn what_servers_need_is_named_by_its_verb() {
+        let told = |remedy| told(remedy, "leasehold://h/ci");
+        assert_eq!(told(Remedy::StartServer), "gone back; is `leasehold serve` running there?");
+        assert_eq!(told(Remedy::ManageKeys), "gone back; the keys are managed with `leasehold key`");
     }
 
     #[test]

@@ -99,6 +99,10 @@ pub enum Remedy {
     PublishTheFolder,
     /// Write it as a single file.
     WriteTheFile,
+    /// Start the server, if it is not running.
+    StartServer,
+    /// Manage the servers' keys by the command for them.
+    ManageKeys,
 }
 
 /// The lineage of the record in the store.

@@ -117,7 +117,7 @@ impl About {
             watch: Watching::Hints,
             writes_along: self.writes_along,
             by_verbs: true,
-            durability: "what the server's own store promises; `leasehold doctor` on that store tells",
+            durability: "what the server's own store promises",
         }
     }
 }

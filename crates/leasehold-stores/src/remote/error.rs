@@ -6,7 +6,7 @@ use super::config::Endpoint;
 use crate::http::causes;
 use crate::phase::Phase;
 use leasehold_core::wire::Problem;
-use leasehold_core::{Error, Kind, Why};
+use leasehold_core::{Error, Kind, Remedy, Why};
 use rustls::CertificateError;
 
 /// The kinds of problems that a server reports without having looked at the request.
@@ -33,9 +33,8 @@ pub(super) fn advised(error: Error, endpoint: &Endpoint) -> Error {
             Some(Error::new(Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
         }
         None if is_refused(cause) => {
-            let message =
-                format!("cannot reach {display_name}: connection refused; is `leasehold serve` running there?");
-            Some(Error::new(error.kind(), message))
+            let message = format!("cannot reach {display_name}: connection refused");
+            Some(Error::new(error.kind(), message).with_remedy(Remedy::StartServer))
         }
         _ => None,
     });
