@@ -27,7 +27,9 @@ pub(super) fn advised(error: Error, endpoint: &Endpoint) -> Error {
             let message = format!("{display_name} answered without TLS; on this machine use `leasehold+http://`");
             Some(Error::new(Kind::Unsupported, message))
         }
-        Some(rustls::Error::InvalidCertificate(what)) => Some(Error::new(Kind::Unsupported, distrusted(display_name, &what))),
+        Some(rustls::Error::InvalidCertificate(what)) => {
+            Some(Error::new(Kind::Unsupported, distrusted(display_name, &what)))
+        }
         // The first byte of TLS is no letter of HTTP.
         None if is_plain && cause.to_string().contains("invalid HTTP version") => {
             Some(Error::new(Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
