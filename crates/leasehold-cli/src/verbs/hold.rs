@@ -61,7 +61,7 @@ pub async fn acquire(context: &Context, args: &Acquire) -> Result<Exit> {
 
 /// Tells a script that an operator asks it to finish.
 pub fn tell_asked(token: &Token, drain: &Drain) {
-    let until = output::rfc3339(drain.until);
+    let until = output::rfc3339(drain.until());
     output::say(&format!("`{token}` is {drain}; release it by {until}, or it is taken away then"));
 }
 

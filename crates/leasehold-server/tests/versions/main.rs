@@ -28,12 +28,7 @@ const VERBS: &str = "read,hold,work,operate";
 
 /// What a client does, with nonces that are the same in each run.
 async fn session(store: Arc<dyn Store>) {
-    let holder = |nonce| HolderId {
-        nonce: Nonce::from_u128(nonce),
-        host: "box-1".into(),
-        pid: 4711,
-        label: "tester".parse().unwrap(),
-    };
+    let holder = |nonce| HolderId::of("box-1", 4711, Nonce::from_u128(nonce), "tester".parse().unwrap());
     let ask = |nonce| Ask::new(holder(nonce), "90s".parse().unwrap());
     let lease: LeaseName = "nightly".parse().unwrap();
     let leases = Coordinator::new(store.clone());

@@ -314,7 +314,7 @@ impl Queue {
         let to = match &order {
             Order::HandOff { to, ttl } => {
                 self.check_ttl(*ttl)?;
-                Some((to.nonce, name.lease()?))
+                Some((to.nonce(), name.lease()?))
             }
             _ => None,
         };
@@ -324,7 +324,7 @@ impl Queue {
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
                 self.update_line(&name, &written, position, None).await?;
-                let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce == nonce);
+                let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce() == nonce);
                 if to.as_ref().is_some_and(|(nonce, _)| !is_held_by(*nonce)) {
                     return Err(over_before_known(&name, &written.record));
                 }
@@ -389,7 +389,7 @@ impl Queue {
         entry: Option<Revision>,
     ) -> Result<ItemGrant> {
         let (lease, Item { lineage, epoch, .. }) = (name.lease()?, &seen.record);
-        let token = Token { lease, lineage: *lineage, epoch: *epoch, nonce: holder.nonce, seq: 0 };
+        let token = Token { lease, lineage: *lineage, epoch: *epoch, nonce: holder.nonce(), seq: 0 };
         let grant = Grant::new(&format!("item `{name}`"), token, ttl, seen, self.grain(), self.clock.now())?;
         Ok(ItemGrant { name, grant, entry })
     }

@@ -39,7 +39,7 @@ impl Queue {
         }
         let ended = item.ended.filter(|ended| ended.epoch == token.epoch);
         match (&item.state, ended) {
-            (State::Claimed(tenure), _) if tenure.holder.nonce != token.nonce => TokenState::NeverGranted,
+            (State::Claimed(tenure), _) if tenure.holder.nonce() != token.nonce => TokenState::NeverGranted,
             (State::Claimed(tenure), _) => {
                 let trust_until = known.trust(self.grain());
                 if known.has_run_out() || self.clock().now() >= trust_until {

@@ -343,7 +343,7 @@ mod tests {
 
     fn ended(record: &Ownership, outcome: Outcome) -> Ownership {
         let tenure = record.tenure.as_ref().unwrap();
-        let claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce };
+        let claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce() };
         after(record, &Request::Release { claim, outcome }, tenure.granted_at)
     }
 

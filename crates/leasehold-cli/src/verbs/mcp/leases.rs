@@ -109,7 +109,7 @@ pub async fn renew(call: &Call<'_>) -> Result<Value> {
             (live.trust_until, asked)
         }
     };
-    let told = |drain: Drain| format!("{drain}; release it by {}", output::rfc3339(drain.until));
+    let told = |drain: Drain| format!("{drain}; release it by {}", output::rfc3339(drain.until()));
     Ok(json!({
         "status": "held", "lease": token.lease.as_str(), "epoch": token.epoch.get(),
         "seconds_left": until.saturating_since(SystemClock.now()).as_secs(),

@@ -40,7 +40,7 @@ pub fn item(name: &ItemName, item: &Item, now: Timestamp, full: bool) -> Value {
         State::Claimed(tenure) => {
             value["holder"] = json!(tenure.holder.to_string());
             value["until"] = json!(rfc3339(tenure.deadline));
-            let drain = item.drain.as_ref().filter(|drain| drain.epoch == item.epoch);
+            let drain = item.drain.as_ref().filter(|drain| drain.epoch() == item.epoch);
             value["drain"] = drain.map_or(Value::Null, view::drain_json);
         }
         State::Done { at } | State::Cancelled { at } | State::Purged { at } => value["at"] = json!(rfc3339(*at)),
