@@ -103,7 +103,7 @@ fn emptied(processes: usize, items: usize, side: &str, file: &Path, queue: &str)
     Ok(SystemClock.now().saturating_since(started))
 }
 
-/// The process.
+/// One worker, in a process of its own: the words are a side, a file and a queue.
 pub fn main(words: &[OsString]) -> ExitCode {
     let work = || -> Result<usize> {
         let [side, file, queue] = words else { bail!("give a side, a file and a queue") };

@@ -48,7 +48,7 @@ impl Server {
         &self.address
     }
 
-    /// The key.
+    /// The secret of the key that clients send.
     pub fn key(&self) -> &str {
         &self.key
     }

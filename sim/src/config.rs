@@ -169,7 +169,7 @@ pub const ROLLBACK: Config = Config {
 /// Of a drain.
 pub const DRAIN: Config =
     Config { name: "small-drain", orders_given: 1, orders: DRAINING, copies: 0, guards: 0, ..BASE };
-/// Of slots.
+/// For slots of a schedule.
 pub const SLOTS: Config =
     Config { name: "small-slots", turns: 2, slots: 2, renewals: 0, losses: 0, copies: 0, guards: 0, ..BASE };
 

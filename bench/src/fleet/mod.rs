@@ -53,7 +53,7 @@ pub trait Client: Send {
 /// A server, and both ways to take leases on it.
 #[async_trait]
 pub trait Engine {
-    /// Its name.
+    /// As the report names the server.
     fn name(&self) -> &'static str;
     /// What the peer is.
     fn peer_is(&self) -> &'static str;

@@ -4,7 +4,7 @@
 //! shell takes it as it is shown. Non-promise: where nobody knows the store, its place is held by a word that is no address.
 
 use leasehold_core::relocation::Address;
-use leasehold_core::{Remedy, Right};
+use leasehold_core::{Remedy, TokenKind};
 
 /// What follows the message of an error with this remedy, in the store at this address if it is known.
 pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
@@ -24,8 +24,8 @@ pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
             let why = "--why 'the store was restored from an old copy'";
             let mut parts = lease.as_str().rsplit('/');
             let (id, queue) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-            match Right::of(lease) {
-                Right::SpoolFile => {
+            match TokenKind::of(lease) {
+                TokenKind::SpoolFile => {
                     format!("; heal with: leasehold queue retry {} {id} {end} {why}", address("spool:PATH"))
                 }
                 _ => {

@@ -21,7 +21,7 @@ pub struct Evidence {
 /// Whether output counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// It does.
+    /// What the command prints is progress.
     Counts,
     /// It does not, and is not looked at.
     Ignored,

@@ -82,7 +82,7 @@ pub enum TimeLimit {
 /// runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Nobody did.
+    /// The command ended without being asked to.
     No,
     /// It was sent SIGTERM for it.
     ToFinish,

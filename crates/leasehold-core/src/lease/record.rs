@@ -261,7 +261,7 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorMark {
-    /// The operator.
+    /// The operator, as the command or the server names them.
     pub by: Who,
     /// The operator's reason.
     pub why: Why,

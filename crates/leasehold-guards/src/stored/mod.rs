@@ -195,7 +195,7 @@ impl FenceRecord {
         codec::decode(KIND, bytes, &key.to_string())
     }
 
-    /// Its bytes.
+    /// As it is stored, with its header line.
     pub fn encode(&self) -> Result<Vec<u8>> {
         codec::encode(KIND, self)
     }

@@ -3,7 +3,7 @@
 //! Promise: a write counts as certainly not applied only for refusals that etcd gives before a proposal or instead of
 //! applying it. Everything else, known or new, leaves the write unknown.
 
-use super::wire::Refused;
+use super::wire::ApiError;
 use crate::http::Answer;
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind, printable};

@@ -8,7 +8,7 @@ use crate::credentials::{Replaceable, are_refused, code_in};
 use crate::phase::Phase;
 use crate::utc::time_of;
 use async_trait::async_trait;
-use leasehold_core::{Error, Kind, Result, Timestamp};
+use leasehold_core::{Error, Result, Timestamp};
 use leasehold_system::sync::Mutex;
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
 use object_store::{ClientOptions, Extensions};

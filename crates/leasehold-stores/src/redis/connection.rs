@@ -59,7 +59,7 @@ impl Call<'_> {
 pub(super) enum Confirm {
     /// As the address says.
     ByReplicas,
-    /// Not at all.
+    /// Replicas are not waited for.
     No,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn advised(error: Error, endpoint: &Endpoint) -> Error {
         Some(rustls::Error::InvalidCertificate(what)) => {
             Some(Error::new(Kind::Unsupported, distrusted(display_name, &what)))
         }
-        // The first byte of TLS is no letter of HTTP.
+        // A TLS record does not begin with `HTTP`.
         None if is_plain && cause.to_string().contains("invalid HTTP version") => {
             Some(Error::new(Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
         }

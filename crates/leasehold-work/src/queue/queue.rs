@@ -1,7 +1,7 @@
 //! A queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
 //!
 //! Promise: an item's record is the truth. Its position in line is a hint that may be stale, duplicated or lost, and is
-//! repaired by whoever finds it so. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it
+//! repaired by the next process that finds it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it
 //! does not renew by itself (see [`crate::backlog::KeptItem`]), and it starts no command.
 
 use super::apply::Applied;
@@ -54,14 +54,14 @@ pub struct NewItem {
 /// The result of an addition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Added {
-    /// It is in line.
+    /// A new item is in line.
     New(ItemName),
     /// An item with this key already exists; nothing was added.
     Duplicate(ItemName),
 }
 
 impl Added {
-    /// The item, whichever process added it.
+    /// The item's name, even if another process added it.
     pub fn name(&self) -> &ItemName {
         match self {
             Added::New(name) | Added::Duplicate(name) => name,
@@ -74,7 +74,7 @@ impl Added {
 pub struct Inspection {
     /// The item's full name.
     pub name: ItemName,
-    /// Its record.
+    /// As it was read.
     pub item: Item,
     /// The store's time when it was read.
     pub now: Timestamp,
@@ -104,7 +104,7 @@ impl Queue {
         Queue { migration: Some(migration), ..self }
     }
 
-    /// Its name.
+    /// The name under which its items are stored.
     pub fn name(&self) -> &QueueName {
         &self.name
     }
@@ -237,7 +237,7 @@ impl Queue {
         let request = Request::Complete { claim: grant.token().claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
         let was = self.line.position(&grant.name, grant.item());
-        // Before the item leaves the line: if this process dies here, whoever finds its entry there finishes it.
+        // Before the item leaves the line: if this process dies here, the next worker that finds its entry finishes it.
         if !known.record.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
                 let message =
@@ -354,7 +354,7 @@ impl Queue {
     }
 
     /// Updates the line after an item has changed. The record counts; whatever cannot be done here is repaired by
-    /// whoever finds it so, so an error of the line is no failure of the request.
+    /// the next process that finds it, so an error of the line does not fail the request.
     pub(super) async fn update_line(
         &self,
         name: &ItemName,

@@ -6,7 +6,7 @@ use leasehold_core::holding;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::{How, Item, State};
 use leasehold_core::relocation::Relocation;
-use leasehold_core::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
+use leasehold_core::{Epoch, Live, Resolved, Result, Token, TokenKind, TokenState};
 
 impl Queue {
     /// Looks up the item that a token belongs to.
@@ -17,7 +17,7 @@ impl Queue {
             Some(known) => (known.record.epoch, self.state_of(&known, token)),
             None => (Epoch::ZERO, TokenState::Missing),
         };
-        Ok(Resolved { right: Right::Item, epoch, state, location })
+        Ok(Resolved { kind: TokenKind::Item, epoch, state, location })
     }
 
     fn state_of(&self, known: &ItemSnapshot, token: &Token) -> TokenState {

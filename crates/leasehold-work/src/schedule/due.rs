@@ -175,7 +175,7 @@ pub enum Interrupted {
 /// A slot to claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// The slot.
+    /// The slot that may be run.
     pub slot: Slot,
     /// The older slot whose run died, and which this claim gives up.
     pub gives_up: Option<Slot>,

@@ -28,7 +28,7 @@ pub struct Note {
     pub kind: String,
     /// When it was written.
     pub at: Timestamp,
-    /// Its text.
+    /// The note itself.
     pub text: String,
 }
 

@@ -305,7 +305,7 @@ pub struct Release {
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Well.
+    /// The work succeeded.
     Succeeded,
     /// It failed.
     Failed,
