@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A running server.
+/// A running `leasehold serve`, which is ended when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -43,7 +43,7 @@ impl Server {
         format!("http://{}/v1/ns/default", self.address)
     }
 
-    /// Host and port.
+    /// As `HOST:PORT`.
     pub fn address(&self) -> &str {
         &self.address
     }

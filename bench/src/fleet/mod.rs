@@ -46,7 +46,7 @@ pub trait Client: Send {
     async fn acquire_waiting(&mut self, lease: &str) -> Result<()>;
     /// Keeps what was acquired.
     async fn renew(&mut self) -> Result<()>;
-    /// Gives it back.
+    /// Releases the lease.
     async fn release(&mut self) -> Result<()>;
 }
 

@@ -39,7 +39,7 @@ const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PIN
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The command line.
+    /// A flag of the command line.
     Flag,
     /// This environment variable.
     Environment(&'static str),
@@ -180,7 +180,7 @@ impl Settings {
         Settings::gather_with(common, &Flags::default())
     }
 
-    /// Gathers the settings.
+    /// Reads files and environment, and checks every setting.
     pub fn gather_with(common: &Common, flags: &Flags) -> Result<Self> {
         let files = if flags.no_files { Files(Vec::new()) } else { Files::read(flags.file.as_deref())? };
         // A relative path in a file is relative to that file.

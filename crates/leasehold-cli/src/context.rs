@@ -354,9 +354,9 @@ impl Target {
     }
 }
 
-/// An open queue.
+/// A queue or a spool that is open.
 pub enum Open {
-    /// In the store.
+    /// A queue in the store.
     Queue(Queue),
     /// A folder of files.
     Spool(Spool),

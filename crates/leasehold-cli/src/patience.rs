@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// Nobody wonders before.
+/// Shorter waits are not worth a message.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// A limit on the whole, and what is waited for at the moment. Copies share both.
@@ -35,7 +35,7 @@ impl Patience {
         Ok(Patience::new(limit, step))
     }
 
-    /// With this limit.
+    /// No wait outlasts `limit`; `step` is what the verb waits for, in messages.
     pub fn new(limit: Duration, step: impl Into<String>) -> Self {
         Patience { limit, step: Arc::new(watch::Sender::new(step.into())), bar: Arc::default() }
     }

@@ -20,7 +20,7 @@ impl Timestamp {
         Timestamp(ms)
     }
 
-    /// Milliseconds since 1970.
+    /// Milliseconds since the beginning of 1970 in UTC.
     pub const fn as_millis(self) -> u64 {
         self.0
     }

@@ -122,7 +122,7 @@ impl About {
     }
 }
 
-/// Names a record.
+/// A record's shelf and name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {

@@ -14,7 +14,7 @@ use std::path::Path;
 pub(crate) enum Step {
     /// The command began.
     Start,
-    /// It still runs.
+    /// The command is still running.
     Tick,
     /// It is about to write under its fence.
     Writing,

@@ -99,7 +99,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Sets it up.
+    /// Makes the folder and its settings.
     pub(crate) fn new(root: &Path, leasehold: &Path) -> Self {
         let site = Site { root: root.to_owned(), key: None };
         open_to_all(root, 0o755);

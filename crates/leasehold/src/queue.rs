@@ -270,7 +270,7 @@ impl Attempt {
         self.grant.name().id.to_string()
     }
 
-    /// What it carries.
+    /// The bytes that were added.
     pub fn payload(&self) -> &[u8] {
         self.grant.item().payload.bytes()
     }

@@ -68,7 +68,7 @@ pub struct Named<'a> {
     pub item: Option<&'a str>,
     pub epoch: u64,
     pub nonce: &'a str,
-    /// Of an item.
+    /// Only the files of items have one.
     pub lineage: Option<&'a str>,
 }
 

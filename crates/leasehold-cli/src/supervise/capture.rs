@@ -28,7 +28,7 @@ pub struct Capture {
     pub evidence: Option<Evidence>,
     /// Put before each line that is passed on.
     pub prefix: Option<String>,
-    /// Gathers the lines.
+    /// Where the last lines are collected; none if nobody needs them.
     pub gathered: Option<Gathered>,
 }
 
@@ -212,7 +212,7 @@ impl Copying {
         let _ = (&mut self.task).await;
     }
 
-    /// Whether it has.
+    /// Whether everything has arrived.
     pub fn has_arrived(&self) -> bool {
         self.task.is_finished()
     }

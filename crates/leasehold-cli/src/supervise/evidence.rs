@@ -18,7 +18,7 @@ pub struct Evidence {
     last_output: Arc<AtomicU64>,
 }
 
-/// Whether output counts.
+/// Whether output counts as progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// What the command prints is progress.

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum Ended {
     /// By itself, with this code.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Killed(i32),
     /// It could not be started.
     NotStarted(Trouble),

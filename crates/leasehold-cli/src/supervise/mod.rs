@@ -156,7 +156,7 @@ struct Supervisor {
     notes: Vec<String>,
     cut: Option<i32>,
     usage: Option<Usage>,
-    /// Removed with us.
+    /// The file is removed when this is dropped.
     context: Option<ContextFile>,
     managed: bool,
 }

@@ -328,7 +328,7 @@ async fn tell<T>(
     }
 }
 
-/// Nobody reads milliseconds.
+/// Rounded up to whole seconds, for messages.
 const fn rounded(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() + 1)
 }

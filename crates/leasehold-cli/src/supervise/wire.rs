@@ -47,7 +47,7 @@ impl Arguments {
     }
 }
 
-/// From the supervisor.
+/// What the supervisor says to the dead-man.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// The command is to find this in its environment. Before [`Order::Begin`].
@@ -62,7 +62,7 @@ pub enum Order {
     Stop(Duration),
 }
 
-/// From the dead-man.
+/// What the dead-man says to the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// The command runs, in a group of its own with this number.

@@ -79,7 +79,7 @@ type OverdueJob = (LeaseName, Definition, Overdue);
 struct Surveyed {
     /// What is late or missed.
     found: Vec<OverdueJob>,
-    /// Of how many.
+    /// How many jobs were looked at.
     count: usize,
     /// What nobody can tell it of: anybody who may publish one job could otherwise hide all others.
     unknown: Vec<(LeaseName, Error)>,

@@ -23,7 +23,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Work on it.
+    /// Become the item's worker.
     Claim {
         /// Who asks. The claim gets this holder's nonce.
         holder: HolderId,

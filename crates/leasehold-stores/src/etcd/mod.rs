@@ -129,7 +129,7 @@ impl EtcdStore {
     }
 }
 
-/// The answer's JSON.
+/// Reads the JSON of an answer with status 200.
 fn parsed<T: DeserializeOwned>(answer: &Answer, phase: Phase, endpoint: &str) -> Result<T> {
     serde_json::from_slice(&answer.body).map_err(|e| {
         let message = format!("{endpoint} gave an answer that is not etcd's; give the address of etcd's client port");

@@ -21,7 +21,7 @@ pub enum Event {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Allow,
-    /// For this reason.
+    /// The call is refused, for this reason.
     Deny(String),
 }
 

@@ -39,7 +39,7 @@ impl Course {
         Course { from, to, at: Mutex::new((Phase::Untouched, 0)), patience }
     }
 
-    /// Another phase begins.
+    /// To be called before the first write of the phase.
     pub fn enter(&self, phase: Phase) {
         *self.at.lock() = (phase, 0);
     }

@@ -17,7 +17,7 @@ const FLOCK_POLL: Duration = Duration::from_secs(1);
 /// What to do when the lease is held.
 #[derive(Debug, Clone, Copy)]
 pub enum Busy {
-    /// Let it be.
+    /// Skip the run.
     Skip,
     /// Wait for it, this long at most.
     Wait(Duration),

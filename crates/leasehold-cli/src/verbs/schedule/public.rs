@@ -25,7 +25,7 @@ pub struct Public {
     coordinator: Coordinator,
     processes: Arc<Processes>,
     location: StoreLocation,
-    /// Those in force.
+    /// The rules in force.
     rules: Vec<Told>,
     notifier: Option<Notifier>,
     delivering: Option<Background>,

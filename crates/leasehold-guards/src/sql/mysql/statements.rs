@@ -26,7 +26,7 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     protected TINYINT NOT NULL DEFAULT 0
 ) ENGINE=InnoDB";
 
-/// Bytes as SQL.
+/// Text as a hexadecimal literal, which needs no escapes.
 pub(super) fn literal(text: &str) -> String {
     let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("x'{digits}'")
