@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A connection.
+/// A connection, on which one request at a time is answered.
 struct Client {
     out: TcpStream,
     answers: BufReader<TcpStream>,

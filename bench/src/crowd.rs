@@ -23,7 +23,7 @@ pub const ARGUMENT: &str = "__queue-worker";
 const CREWS: [(usize, usize); 2] = [(8, 400), (64, 960)];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures both crews.
+/// Times crews of both sizes, ours and raw transactions in turns.
 pub fn compare(scratch: &Scratch) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
@@ -103,7 +103,7 @@ fn emptied(processes: usize, items: usize, side: &str, file: &Path, queue: &str)
     Ok(SystemClock.now().saturating_since(started))
 }
 
-/// The process.
+/// One worker, in a process of its own: the words are a side, a file and a queue.
 pub fn main(words: &[OsString]) -> ExitCode {
     let work = || -> Result<usize> {
         let [side, file, queue] = words else { bail!("give a side, a file and a queue") };

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How long it may take to answer for the first time.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A running server.
+/// An etcd server of our own, on a free port. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Etcd {
     server: Child,

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Times(Vec<Duration>);
 
 impl Times {
-    /// Adds another turn's.
+    /// Adds the times of another turn.
     pub fn extend(&mut self, other: Times) {
         self.0.extend(other.0);
     }

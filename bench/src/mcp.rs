@@ -47,7 +47,7 @@ impl Drop for Server {
     }
 }
 
-/// Measures both.
+/// Times tool calls through the gate and without it, in turns.
 pub fn compare(scratch: &Scratch, leasehold: &Path, limit: Duration) -> Result<Vec<Row>> {
     let folder = scratch.folder("mcp")?;
     let store = format!("sqlite:{}", folder.join("leases.db").display());

@@ -34,17 +34,17 @@ pub enum Part {
     Crowd,
     /// Of queues, long lines.
     Lines,
-    /// Fenced writes.
+    /// Fenced writes of files.
     Writes,
-    /// Fenced pushes.
+    /// Fenced pushes to a git remote.
     Push,
     /// The reverse proxy.
     Proxy,
     /// The gate of MCP tools.
     Mcp,
-    /// Fenced transactions.
+    /// Fenced transactions in PostgreSQL.
     Sql,
-    /// Fenced puts.
+    /// Fenced puts into a bucket.
     Put,
     /// Many leases and waiters at one server.
     Held,

@@ -19,7 +19,7 @@ pub const LEASE: &str = "team-07/job-0007/00000001";
 pub const JOB: &str = "rollup-1/00000001";
 /// How many jobs are made by the rules. A journal is the largest record that a page reads many of.
 const JOBS: usize = 3;
-/// How many fences.
+/// How many fences the page lists.
 const FENCES: usize = 5;
 const HOUR_MS: u64 = 3_600_000;
 

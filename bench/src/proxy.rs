@@ -29,7 +29,7 @@ impl Drop for Server {
     }
 }
 
-/// Measures both.
+/// Times requests through `leasehold proxy` and through nginx, in turns.
 pub fn compare(scratch: &Scratch, leasehold: &Path, limit: Duration) -> Result<Vec<Row>> {
     let folder = scratch.folder("proxy")?;
     let (upstream, plain) = (free()?, free()?);

@@ -32,7 +32,7 @@ pub(crate) const RAW_CLAIM: &str = "UPDATE job SET state = 'claimed', until = 90
     WHERE id = (SELECT min(id) FROM job WHERE state = 'ready') RETURNING id";
 pub(crate) const RAW_DONE: &str = "UPDATE job SET state = 'done' WHERE id = ?1 AND state = 'claimed'";
 
-/// Measures every engine.
+/// Times a queue on every engine, ours and a peer's in turns.
 pub fn compare(scratch: &Scratch) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();

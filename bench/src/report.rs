@@ -41,7 +41,7 @@ pub enum Unit {
     Megabytes,
 }
 
-/// One comparison.
+/// One comparison of a figure of ours with a peer's, and what is demanded of it.
 #[derive(Debug, Serialize)]
 pub struct Row {
     what: String,
@@ -147,7 +147,7 @@ impl Report {
         }
     }
 
-    /// Adds rows.
+    /// Adds rows below those that are there.
     pub fn extend(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows);
     }

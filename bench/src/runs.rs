@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const BESIDE_FLOCK: Demand = Demand::AtMostTheTime(4.0);
-const BESIDE_ETCD: Demand = Demand::AtLeastTheSpeed(3.0);
+const AGAINST_FLOCK: Demand = Demand::AtMostTheTime(4.0);
+const AGAINST_ETCD: Demand = Demand::AtLeastTheSpeed(3.0);
 
 /// Runs `true` in all the ways.
 pub fn compare(scratch: &Scratch, leasehold: &Path, limit: Duration) -> Result<Vec<Row>> {
@@ -63,8 +63,8 @@ pub fn compare(scratch: &Scratch, leasehold: &Path, limit: Duration) -> Result<V
     for (store, took) in [("sqlite", sqlite), ("dir", dir)] {
         let what = format!("run x -- true ({store})");
         let unit = Unit::Milliseconds;
-        rows.push(Row::new(what.clone(), "flock f true", unit, took, Some(flock), BESIDE_FLOCK));
-        rows.push(Row::new(what, "etcdctl lock k true", unit, took, etcdctl, BESIDE_ETCD));
+        rows.push(Row::new(what.clone(), "flock f true", unit, took, Some(flock), AGAINST_FLOCK));
+        rows.push(Row::new(what, "etcdctl lock k true", unit, took, etcdctl, AGAINST_ETCD));
     }
     Ok(rows)
 }

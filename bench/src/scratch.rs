@@ -30,7 +30,7 @@ impl Scratch {
         Ok(Scratch { folder, file_system })
     }
 
-    /// The folder.
+    /// Removed, with all that is in it, when this is dropped.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A running server.
+/// A running `leasehold serve`, which is ended when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -43,12 +43,12 @@ impl Server {
         format!("http://{}/v1/ns/default", self.address)
     }
 
-    /// Host and port.
+    /// As `HOST:PORT`.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The key.
+    /// The secret of the key that clients send.
     pub fn key(&self) -> &str {
         &self.key
     }

@@ -20,7 +20,7 @@ const DEMAND: Demand = Demand::AtLeastTheSpeed(0.7);
 /// One turn; enough that reading the clock does not matter.
 const OPERATIONS: u32 = 10;
 /// How many files the raw driver leaves in its folder: as many as ours.
-const KEPT: u64 = leasehold_stores::dir::KEPT;
+const VERSIONS_KEPT: u64 = leasehold_stores::dir::VERSIONS_KEPT;
 /// So many tenures fill a record's history, after which its size stays.
 const TENURES: u32 = 40;
 
@@ -39,7 +39,7 @@ pub fn compare(scratch: &Scratch, limit: Duration) -> Result<Vec<Row>> {
             "sqlite" => Box::new(RawSqlite::new(&folder.join("raw"), size)?),
             _ => Box::new(RawDir::new(folder.join("raw"), size)?),
         };
-        rows.extend(ours.beside(scheme, &mut *raw, limit)?);
+        rows.extend(ours.rows_against(scheme, &mut *raw, limit)?);
     }
     Ok(rows)
 }
@@ -82,7 +82,7 @@ impl<'a> Ours<'a> {
         Ok(value.bytes.len())
     }
 
-    fn beside(&self, scheme: &str, raw: &mut dyn Raw, limit: Duration) -> Result<Vec<Row>> {
+    fn rows_against(&self, scheme: &str, raw: &mut dyn Raw, limit: Duration) -> Result<Vec<Row>> {
         let [ours, peer] = contest(
             limit,
             [
@@ -170,7 +170,7 @@ impl Raw for RawDir {
         File::open(&versions)?.sync_all()?;
         remove_file(&staged)?;
         // Whoever numbers files must take old ones away, or the folder grows for ever.
-        if let Some(old) = self.number.checked_sub(KEPT).filter(|old| *old > 0) {
+        if let Some(old) = self.number.checked_sub(VERSIONS_KEPT).filter(|old| *old > 0) {
             remove_file(versions.join(old.to_string()))?;
         }
         Ok(())

@@ -19,7 +19,7 @@ const PAYLOAD: [u8; 4096] = [b'x'; 4096];
 /// One turn in the process.
 const OPERATIONS: u32 = 5;
 
-/// Measures both.
+/// Times fenced and plain writes, in turns.
 pub fn compare(scratch: &Scratch, leasehold: &Path, limit: Duration) -> Result<Vec<Row>> {
     let token = token()?;
     // Apart, because what one writes the other's fsync of the folder would pay for.

@@ -8,7 +8,7 @@
 use crate::ask::{Ask, Texts};
 use crate::rules::Rules;
 use leasehold_core::lease::protocol::{Decision, Refusal};
-use leasehold_core::{Ownership, Timestamp, Ttl};
+use leasehold_core::{Drain, OperatorMark, Ownership, Timestamp, Ttl};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -191,7 +191,8 @@ fn fold_times(record: &mut Ownership) {
         progress.at = EARLY;
     }
     if let Some(drain) = &mut record.drain {
-        (drain.asked.at, drain.until) = (EARLY, EARLY.plus(Ttl::MIN.get()));
+        let asked = OperatorMark { at: EARLY, ..drain.asked().clone() };
+        *drain = Drain::new(None, drain.epoch(), asked, Ttl::MIN);
     }
     record.last_run = record.last_run.map(|_| EARLY);
     for mark in [&mut record.paused, &mut record.resumed].into_iter().flatten() {

@@ -182,7 +182,7 @@ impl Default for Texts {
 
 impl Texts {
     fn holder(&self, name: Name) -> HolderId {
-        HolderId { host: "h".into(), pid: 1, nonce: nonce(name), label: self.label.clone() }
+        HolderId::of("h", 1, nonce(name), self.label.clone())
     }
 }
 

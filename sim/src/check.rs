@@ -19,9 +19,9 @@ use std::time::Duration;
 /// What came of one exploration.
 #[derive(Debug)]
 pub struct Report {
-    /// The configuration.
+    /// The name of the configuration.
     pub config: &'static str,
-    /// States met.
+    /// How many different states were met.
     pub unique_states: usize,
     /// Steps taken, those to known states included.
     pub steps: usize,
@@ -50,7 +50,7 @@ impl Report {
 /// A broken promise.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which.
+    /// The promise that was broken.
     pub promise: Promise,
     /// How, step by step.
     pub story: String,

@@ -26,13 +26,13 @@ pub enum OrderKind {
 pub struct Config {
     /// As the table names it.
     pub name: &'static str,
-    /// At most 3.
+    /// How many clients there are: at most 3.
     pub clients: u8,
     /// Acquisitions by each client, each under a name of its own.
     pub turns: u8,
     /// Orders by the operator.
     pub orders_given: u8,
-    /// Of these kinds.
+    /// The kinds of orders that are given.
     pub orders: &'static [OrderKind],
     /// Slots that may be claimed, at most 2; 0 means that leases are taken without one.
     pub slots: u8,
@@ -166,10 +166,10 @@ pub const ROLLBACK: Config = Config {
     losses: 0,
     ..BASE
 };
-/// Of a drain.
+/// For requests to drain.
 pub const DRAIN: Config =
     Config { name: "small-drain", orders_given: 1, orders: DRAINING, copies: 0, guards: 0, ..BASE };
-/// Of slots.
+/// For slots of a schedule.
 pub const SLOTS: Config =
     Config { name: "small-slots", turns: 2, slots: 2, renewals: 0, losses: 0, copies: 0, guards: 0, ..BASE };
 

@@ -174,10 +174,10 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
         }),
         (Mutant::AcquireTakesLive, Request::Acquire { .. }) => protocol::decide(record, request, past_every_deadline),
         (Mutant::AcquireForgetsNonce, Request::Acquire { holder, .. }) => {
-            real(&forgetful(record, holder.nonce), request)
+            real(&forgetful(record, holder.nonce()), request)
         }
         (Mutant::AcquireClaimsOldGrant, Request::Acquire { holder, .. })
-            if record.transfer_by(holder.nonce).is_some() =>
+            if record.transfer_by(holder.nonce()).is_some() =>
         {
             Decision::AlreadyApplied
         }
@@ -213,7 +213,7 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
             change(real(record, request), |next| keep_epoch(record, next))
         }
         (Mutant::HandOffClaimsOldGrant, Request::Operate { order: Order::HandOff { to, .. }, .. })
-            if record.transfer_by(to.nonce).is_some() =>
+            if record.transfer_by(to.nonce()).is_some() =>
         {
             Decision::AlreadyApplied
         }
@@ -225,7 +225,7 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
             real(record, &short)
         }
         (Mutant::OrderForgetsNonce, Request::Operate { nonce, order, .. }) => {
-            let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { *nonce };
+            let nonce = if let Order::HandOff { to, .. } = order { to.nonce() } else { *nonce };
             real(&forgetful(record, nonce), request)
         }
         (Mutant::PauseIgnored, Request::Acquire { .. }) => {
@@ -275,7 +275,7 @@ fn as_the_holder(record: &Ownership, request: &Request) -> Request {
         | Request::Complete { claim, .. },
     ) = (&record.tenure, &mut request)
     {
-        *claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce };
+        *claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce() };
     }
     request
 }

@@ -84,7 +84,7 @@ fn scene(model: &LeaseModel, world: &World) -> String {
     let record = model.archive.record(world.record);
     let mut text = format!("| r{} epoch {}", world.revision, record.epoch);
     match &record.tenure {
-        Some(tenure) => text.push_str(&format!(" held by #{}", ask::name(tenure.holder.nonce))),
+        Some(tenure) => text.push_str(&format!(" held by #{}", ask::name(tenure.holder.nonce()))),
         None => text.push_str(" free"),
     }
     if let Some(mark) = record.slot {

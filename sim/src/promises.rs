@@ -187,7 +187,7 @@ impl Promise {
 /// A promise, its twin and what came of them.
 #[derive(Debug)]
 pub struct Row {
-    /// The promise.
+    /// The promise, as a sentence.
     pub promise: &'static str,
     /// Whether it was broken.
     pub broken: bool,
@@ -300,7 +300,7 @@ impl Sightings {
 /// The checker's properties for a configuration. It asks for them ever so often: what has been met needs no asking.
 pub fn properties(config: &Config, sightings: &Sightings) -> Vec<Property<LeaseModel>> {
     let mut all: Vec<_> =
-        PROMISES.iter().map(|(promise, name, _)| Property::always(name, KEPT[*promise as usize])).collect();
+        PROMISES.iter().map(|(promise, name, _)| Property::always(name, CONDITIONS[*promise as usize])).collect();
     let wanted = Sighting::all().filter(|s| s.within_reach(config) && !sightings.is_told(*s));
     all.extend(wanted.map(|s| Property::sometimes(s.name(), MET[s as usize])));
     all
@@ -317,7 +317,7 @@ fn met<const INDEX: usize>(model: &LeaseModel, _: &World) -> bool {
 }
 
 // The checker takes plain function pointers, so there is one instance of each function per promise.
-const KEPT: [Condition; 21] = [
+const CONDITIONS: [Condition; 21] = [
     kept::<0>, kept::<1>, kept::<2>, kept::<3>, kept::<4>, kept::<5>, kept::<6>, kept::<7>, kept::<8>, kept::<9>,
     kept::<10>, kept::<11>, kept::<12>, kept::<13>, kept::<14>, kept::<15>, kept::<16>, kept::<17>, kept::<18>,
     kept::<19>, kept::<20>,

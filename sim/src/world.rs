@@ -20,7 +20,7 @@ pub const FLIGHTS: usize = 4;
 /// The most guarded resources.
 pub const GUARDS: usize = 2;
 
-/// One state.
+/// One state of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct World {
     pub record: RecordId,

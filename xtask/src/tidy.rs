@@ -2,6 +2,8 @@
 //!
 //! Promise: each complaint names a place and what to do. Non-promise: taste; that is for review.
 
+mod names;
+
 use crate::lines::without_tests;
 use std::collections::BTreeSet;
 use std::fs;
@@ -73,6 +75,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     decisions(root, &mut complaints);
     links(root, &mut complaints);
     named_files(root, &mut complaints);
+    names::complaints(root, &mut complaints);
     track_record(root, &mut complaints);
     switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {

@@ -46,14 +46,14 @@ pub trait Client: Send {
     async fn acquire_waiting(&mut self, lease: &str) -> Result<()>;
     /// Keeps what was acquired.
     async fn renew(&mut self) -> Result<()>;
-    /// Gives it back.
+    /// Releases the lease.
     async fn release(&mut self) -> Result<()>;
 }
 
 /// A server, and both ways to take leases on it.
 #[async_trait]
 pub trait Engine {
-    /// Its name.
+    /// As the report names the server.
     fn name(&self) -> &'static str;
     /// What the peer is.
     fn peer_is(&self) -> &'static str;

@@ -29,7 +29,7 @@ pub fn aside(write: impl FnOnce()) {
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// Begins it.
+    /// Draws nothing unless standard error is a terminal.
     pub fn begin() -> Self {
         if !std::io::stderr().is_terminal() {
             return Bar(ProgressBar::hidden());

@@ -39,11 +39,11 @@ const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PIN
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The command line.
+    /// A flag of the command line.
     Flag,
     /// This environment variable.
     Environment(&'static str),
-    /// This file.
+    /// A settings file, by its path.
     File(PathBuf),
     /// What `run` has told its command, in a file that the command line or the environment names.
     Context,
@@ -73,13 +73,13 @@ impl fmt::Display for Source {
 /// A value and where it came from.
 #[derive(Debug, Clone)]
 pub struct Setting<T> {
-    /// The value.
+    /// As it is in force: parsed and checked.
     pub value: T,
-    /// Its source.
+    /// Who set it, for messages and `leasehold config`.
     pub source: Source,
 }
 
-/// One `leasehold.toml`.
+/// The contents of one `leasehold.toml`, not yet checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -130,7 +130,7 @@ pub struct Flags {
     pub metrics_leases: Option<String>,
     /// `--file`, in place of the project's.
     pub file: Option<PathBuf>,
-    /// Whoever started this has read the files, and they may have changed since.
+    /// The parent process has read the files, and they may have changed since.
     pub no_files: bool,
 }
 
@@ -161,7 +161,7 @@ pub struct Settings {
     pub metrics: Setting<Option<Address>>,
     /// Which leases have numbers of their own, although they are no jobs.
     pub metrics_leases: Setting<Vec<NamePattern>>,
-    /// Who is told of what; checked by those who tell.
+    /// The `[[notify]]` tables, checked when they are used.
     pub notify: NotifyTables,
     /// Whose tokens `serve` exchanges for keys; checked by it.
     #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only a server reads them"))]
@@ -180,7 +180,7 @@ impl Settings {
         Settings::gather_with(common, &Flags::default())
     }
 
-    /// Gathers the settings.
+    /// Reads files and environment, and checks every setting.
     pub fn gather_with(common: &Common, flags: &Flags) -> Result<Self> {
         let files = if flags.no_files { Files(Vec::new()) } else { Files::read(flags.file.as_deref())? };
         // A relative path in a file is relative to that file.
@@ -266,7 +266,7 @@ impl Settings {
         Retention { transfers: self.history_transfers.value, age: self.history_age.value }
     }
 
-    /// The folder in which a guard keeps its high water; none if it was told to go without.
+    /// The folder in which a guard keeps its high water; none if the user turned that off.
     pub fn state_folder(&self, is_refused: bool) -> Result<Option<PathBuf>> {
         if is_refused {
             return Ok(None);

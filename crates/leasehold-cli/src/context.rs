@@ -1,7 +1,7 @@
 //! What a command works with: its settings, the store, and how it prints.
 //!
-//! Promise: settings are read once and the store is opened once, when somebody first asks for them. Whoever means a
-//! lease, a token or a queue gets it here. Non-promise: what failed is tried again when it is asked for again.
+//! Promise: settings are read once and the store is opened once, when they are first needed. Verbs that need a
+//! lease, a token or a queue get it here. Non-promise: a failure is not remembered; the next request tries again.
 
 use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
@@ -13,7 +13,7 @@ use leasehold::Leases;
 use leasehold_core::measured::{Measured, Requests};
 use leasehold_core::{
     Coordinator, Epoch, Error, Event, FencedWrite, History, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver,
-    Result, Right, Token,
+    Result, Token, TokenKind,
 };
 use leasehold_stores::StoreUrl;
 use leasehold_work::Tokens;
@@ -31,7 +31,7 @@ const TOKEN: &str = "LEASEHOLD_TOKEN";
 /// Where `work` tells its command which queue its item is of.
 pub const QUEUE: &str = "LEASEHOLD_QUEUE";
 
-/// One command's.
+/// What one run of the command shares: its settings, and the store, which is opened once.
 #[derive(Debug)]
 pub struct Context {
     pub common: Common,
@@ -93,9 +93,9 @@ impl Context {
 
     /// The coordinator for a fence that is kept in the store, whatever the token is of.
     pub async fn fence_store(&self, token: &Token) -> Result<&Coordinator> {
-        match Right::of(&token.lease) {
-            Right::Lease | Right::Item => self.granting().await,
-            Right::SpoolFile => self.coordinator().await,
+        match TokenKind::of(&token.lease) {
+            TokenKind::Lease | TokenKind::Item => self.granting().await,
+            TokenKind::SpoolFile => self.coordinator().await,
         }
     }
 
@@ -152,7 +152,7 @@ impl Context {
 
     /// Opens what the token is of. Nothing is made: what is missing has not granted it.
     pub async fn open_token(&self, token: &Token) -> Result<OpenToken> {
-        if Right::of(&token.lease) == Right::SpoolFile {
+        if TokenKind::of(&token.lease) == TokenKind::SpoolFile {
             let tokens = Tokens::default();
             let (tokens, source) = match self.named_spool() {
                 Some((path, source)) => (tokens.with_spool(existing_spool(&path)?), source),
@@ -274,7 +274,7 @@ pub struct OpenToken {
     pub coordinator: Option<Coordinator>,
     /// Who named the store or the spool.
     pub source: Source,
-    /// Who is told of refusals.
+    /// Notifies about refused writes; none if nothing is configured.
     notifier: Option<Notifier>,
 }
 
@@ -287,7 +287,7 @@ impl OpenToken {
     /// Counts a refusal, and records where it was. `seen` is the newer epoch, if it is known. Leases have counters, items have
     /// histories.
     pub async fn count_fenced(&self, resource: &str, seen: Option<Epoch>) {
-        if let (Some(coordinator), Right::Lease) = (&self.coordinator, Right::of(&self.token.lease)) {
+        if let (Some(coordinator), TokenKind::Lease) = (&self.coordinator, TokenKind::of(&self.token.lease)) {
             let Token { lease, epoch, .. } = &self.token;
             let _ = match seen {
                 Some(seen) => {
@@ -308,7 +308,7 @@ impl OpenToken {
 pub enum Target {
     /// A queue in the store.
     Queue(QueueName),
-    /// A folder.
+    /// A folder of files, by its path.
     Spool(PathBuf),
 }
 
@@ -354,15 +354,15 @@ impl Target {
     }
 }
 
-/// An open queue.
+/// A queue or a spool that is open.
 pub enum Open {
-    /// In the store.
+    /// A queue in the store.
     Queue(Queue),
-    /// A folder.
+    /// A folder of files.
     Spool(Spool),
 }
 
-/// Does the same with whichever it is.
+/// Runs the same code for a queue and for a spool.
 macro_rules! with_backlog {
     ($open:expr, $backlog:ident => $does:expr) => {
         match $open {
@@ -401,11 +401,11 @@ pub fn existing_spool(path: &Path) -> Result<Spool> {
 /// The error about a name that no lease of the store has.
 pub fn never_held(lease: &LeaseName) -> Error {
     let parts: Vec<&str> = lease.as_str().split('/').collect();
-    let message = match (Right::of(lease), &parts[..]) {
-        (Right::Item, [_, queue, id]) => {
+    let message = match (TokenKind::of(lease), &parts[..]) {
+        (TokenKind::Item, [_, queue, id]) => {
             format!("`{lease}` is an item of a queue; see `leasehold queue show {queue} {id}`")
         }
-        (Right::SpoolFile, [_, id]) => {
+        (TokenKind::SpoolFile, [_, id]) => {
             format!("`{lease}` is an item of a spool; see `leasehold queue show spool:PATH {id}`")
         }
         _ => format!("nobody has ever held a lease `{lease}`; `leasehold ls` lists the leases there are"),

@@ -81,7 +81,7 @@ impl Exit {
         Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
     }
 
-    /// The number.
+    /// As the operating system gets it.
     pub const fn code(self) -> u8 {
         match self {
             Exit::Done => 0,

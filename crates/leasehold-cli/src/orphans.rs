@@ -1,10 +1,10 @@
 //! The dead that fall to the first process of a container.
 //!
 //! A process whose parent has died becomes the child of process 1 of its PID namespace. If that is us, and we collect only
-//! what we started, every orphan stays in the process table for ever, and the table has an end.
+//! what we started, orphans fill the process table until no process can be started.
 //!
-//! Promise: as process 1, orphans are collected soon after they died. What we started ourselves is left to whoever waits for
-//! it. Non-promise: orphans that live are left alone; they end with the container.
+//! Promise: as process 1, orphans are collected soon after they died. Our own children are left to the code that waits for
+//! them. Non-promise: orphans that live are left alone; they end with the container.
 
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_system::process::dead_children;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Between two looks. Whoever waits for a child of ours has collected it long before the second.
+/// The pause between two looks: long enough for the code that waits for a child to collect it first.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Collects orphans from now on, if we are process 1.

@@ -32,7 +32,7 @@ pub fn print(text: &str) -> Result<()> {
     deliver(text).map(|_| ())
 }
 
-/// Prints data and says whether it was still wanted, for those who would print for ever.
+/// Prints data. Returns whether it is still read, for verbs that print without end.
 pub fn deliver(text: &str) -> Result<Reader> {
     deliver_bytes(text.as_bytes())
 }
@@ -60,7 +60,7 @@ pub fn json(value: &Value) -> Result<()> {
     line(&value.to_string())
 }
 
-/// Says something to whoever started the command, on standard error.
+/// Prints a message for the user, on standard error.
 pub fn say(text: &str) {
     tracing::info!(target: log::SAY, "{}", without_keys(text));
 }

@@ -1,7 +1,8 @@
 //! How long a verb waits for a remote that may not answer.
 //!
-//! Promise: whoever waits longer than five seconds for one thing is told what for, on standard error, once (on a terminal: all
-//! the time, on a line that goes away); and no wait outlasts the limit. Non-promise: work that a thread does without ever letting go (a dead network mount) is not cut off.
+//! Promise: after five seconds the user is told what the verb waits for, on standard error, once (on a terminal: on a line
+//! that stays until the wait is over); and no wait outlasts the limit. Non-promise: a thread that is blocked for good, as by a
+//! dead network mount, is not interrupted.
 
 use crate::bar::Bar;
 use crate::config::duration_of;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// Nobody wonders before.
+/// Shorter waits are not worth a message.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// A limit on the whole, and what is waited for at the moment. Copies share both.
@@ -34,7 +35,7 @@ impl Patience {
         Ok(Patience::new(limit, step))
     }
 
-    /// With this limit.
+    /// No wait outlasts `limit`; `step` is what the verb waits for, in messages.
     pub fn new(limit: Duration, step: impl Into<String>) -> Self {
         Patience { limit, step: Arc::new(watch::Sender::new(step.into())), bar: Arc::default() }
     }
@@ -77,7 +78,7 @@ impl Patience {
         }
     }
 
-    /// What the user is told when the time was up.
+    /// The error when the time limit was reached.
     pub fn gave_up(&self, kind: Kind) -> Error {
         let (step, limit) = (self.step.borrow().clone(), format_duration(self.limit));
         Error::new(kind, format!("gave up after {limit}, still waiting for {step}; --timeout gives it more time"))

@@ -6,7 +6,7 @@
 //!
 //! Promise: a service that fails, refuses or hangs changes nothing about the run, and costs it [`PATIENCE`] after its end at
 //! most; the end arrives after the start, if both do. The URL is shown to nobody. Non-promise: a ping that did not arrive in
-//! that time is not sent later. Whoever needs to hear of every failure uses `[[notify]]`.
+//! that time is not sent later. If every failure must be reported, use `[[notify]]`.
 
 use crate::outbound::{self, Letter};
 use leasehold_core::secret::WebUrl;
@@ -33,7 +33,7 @@ enum Form {
     Sentry,
 }
 
-/// What is told.
+/// What a ping reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signal {
     Started,

@@ -1,7 +1,7 @@
-//! A folder for what a command of ours is told and leaves for us.
+//! A folder for files that we exchange with a command.
 //!
-//! All of a user's are in one folder among the temporary files, which goes with the last of them: so looking for what is left
-//! does not read what others have there.
+//! All of a user's are in one folder below the temporary folder, which is removed with the last of them. So a search for leftovers
+//! does not read other users' files.
 //!
 //! Promise: only this user can read it; it goes with its process, and what a process that was killed left goes with the
 //! next [`sweep`]. Non-promise: a folder with something in it that does not say whether its process lives is left alone.
@@ -66,8 +66,8 @@ fn remove(folder: &Path) {
     let _ = folder.parent().filter(|parent| **parent == *location()).map(std::fs::remove_dir);
 }
 
-/// The folder that all of this user's are in. If another user has made something in its place, they are beside it, and nobody
-/// looks for what is left of them.
+/// The folder that all of this user's are in. If another user has taken its name, they are next to it, and nobody
+/// searches for their leftovers.
 fn shared() -> Result<PathBuf> {
     let path = location();
     match DirBuilder::new().mode(0o700).create(&path) {
@@ -114,8 +114,8 @@ pub fn sweep() {
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(alive) = rustix::fs::open(entry.path().join(ALIVE), flags, Mode::empty()) else {
-            // An empty one is of a process that was killed before it said that it lives. One that is about to say so makes
-            // another.
+            // An empty one is left by a process that was killed before it made its lock file. A process that is about to
+            // make one makes another folder instead.
             let _ = std::fs::remove_dir(entry.path());
             continue;
         };

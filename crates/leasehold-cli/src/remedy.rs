@@ -4,7 +4,7 @@
 //! shell takes it as it is shown. Non-promise: where nobody knows the store, its place is held by a word that is no address.
 
 use leasehold_core::relocation::Address;
-use leasehold_core::{Remedy, Right};
+use leasehold_core::{Remedy, TokenKind};
 
 /// What follows the message of an error with this remedy, in the store at this address if it is known.
 pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
@@ -24,8 +24,8 @@ pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
             let why = "--why 'the store was restored from an old copy'";
             let mut parts = lease.as_str().rsplit('/');
             let (id, queue) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-            match Right::of(lease) {
-                Right::SpoolFile => {
+            match TokenKind::of(lease) {
+                TokenKind::SpoolFile => {
                     format!("; heal with: leasehold queue retry {} {id} {end} {why}", address("spool:PATH"))
                 }
                 _ => {
@@ -70,6 +70,8 @@ pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
         Remedy::NameBranch { remote, branch } => format!(": leasehold push {remote} {branch}"),
         Remedy::PublishTheFolder => "; replace whole folders with `leasehold publish`".into(),
         Remedy::WriteTheFile => "; single files are for `leasehold write`".into(),
+        Remedy::StartServer => "; is `leasehold serve` running there?".into(),
+        Remedy::ManageKeys => "; the keys are managed with `leasehold key`".into(),
         // What the library learns to say is put into words here, or is not said.
         _ => String::new(),
     }
@@ -127,6 +129,13 @@ mod tests {
         assert!(told(in_spool, "spool:/p").contains("leasehold queue retry spool:/p k.one --past 5 --why"));
         let adopted = Remedy::lost("file:it's", &item, five, lineage, StoredLineage::Nothing);
         assert!(told(adopted, store).contains(r"leasehold adopt 'file:it'\''s' --token"));
+    }
+
+    #[test]
+    fn what_servers_need_is_named_by_its_verb() {
+        let told = |remedy| told(remedy, "leasehold://h/ci");
+        assert_eq!(told(Remedy::StartServer), "gone back; is `leasehold serve` running there?");
+        assert_eq!(told(Remedy::ManageKeys), "gone back; the keys are managed with `leasehold key`");
     }
 
     #[test]

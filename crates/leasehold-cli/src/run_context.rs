@@ -197,7 +197,7 @@ pub struct ContextFile {
 }
 
 impl ContextFile {
-    /// A file in a folder of its own, which goes with it. A run does without one that cannot be made, and says so.
+    /// A file in a folder of its own, which goes with it. If it cannot be made, the run continues without it and logs a warning.
     pub fn alone(context: RunContext) -> Option<Self> {
         let made = PrivateFolder::new().and_then(|folder| {
             let file = ContextFile { path: folder.file(NAME), context, _folder: Some(folder) };

@@ -30,7 +30,7 @@ pub fn hold_back() {
                 // As it would have been done: not at all in a group that no shell is left to continue.
                 let _ = with_default_action(signal, || signal_hook::low_level::raise(signal));
             }
-            // Being continued takes back what had not stopped us yet; who still reaches for the terminal is told again.
+            // SIGCONT discards pending stop signals. A process that still uses the terminal gets another one.
             signals.pending().for_each(drop);
         }
     });

@@ -113,7 +113,7 @@ fn slot_state(state: SlotState) -> &'static str {
 
 /// A holder as JSON.
 pub fn holder_json(holder: &HolderId) -> Value {
-    json!({ "label": holder.label.as_str(), "host": holder.host, "pid": holder.pid, "nonce": holder.nonce.to_string() })
+    json!({ "label": holder.label().as_str(), "host": holder.host(), "pid": holder.pid(), "nonce": holder.nonce().to_string() })
 }
 
 fn mark_json(mark: &OperatorMark) -> Value {
@@ -122,8 +122,8 @@ fn mark_json(mark: &OperatorMark) -> Value {
 
 /// A request to finish as JSON.
 pub fn drain_json(drain: &Drain) -> Value {
-    let mut value = mark_json(&drain.asked);
-    value["until"] = json!(rfc3339(drain.until));
+    let mut value = mark_json(drain.asked());
+    value["until"] = json!(rfc3339(drain.until()));
     value
 }
 
@@ -222,10 +222,10 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         }
         Refusal::Draining(drain) => format!(
             "`{lease}` is kept for {}, who asked its holder to finish {}: {}; that ends {}",
-            drain.asked.by,
-            relative(drain.asked.at, now),
-            drain.asked.why,
-            relative(drain.until, now),
+            drain.asked().by,
+            relative(drain.asked().at, now),
+            drain.asked().why,
+            relative(drain.until(), now),
         ),
         Refusal::TooSoon { began, until } => {
             let (began, left) = (relative(*began, now), rough(until.saturating_since(now)));
@@ -312,8 +312,8 @@ pub fn lease_page(lease: &Inspection, fenced: &[FencedMark]) -> String {
         rows.extend(mark.as_ref().map(|mark| (word, told(mark))));
     }
     if let Some(drain) = record.live_drain(now) {
-        let (asked, until) = (relative(drain.asked.at, now), relative(drain.until, now));
-        rows.push(("draining", format!("asked {asked} by {}: {}; ends {until}", drain.asked.by, drain.asked.why)));
+        let (asked, until) = (relative(drain.asked().at, now), relative(drain.until(), now));
+        rows.push(("draining", format!("asked {asked} by {}: {}; ends {until}", drain.asked().by, drain.asked().why)));
     }
     if let Some(progress) = &record.progress {
         let marker = progress.marker.as_ref().map_or("(no marker)", |m| m.as_str());

@@ -30,7 +30,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every fault.
+    /// For tests that try each of them.
     pub const ALL: [Fault; 4] = [Fault::Refused, Fault::ReplyLost, Fault::RequestLost, Fault::Unsynced];
 }
 

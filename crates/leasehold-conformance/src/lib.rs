@@ -29,7 +29,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-/// One promise.
+/// One promise of a store, and the test that tries it.
 #[derive(Debug, Clone, Copy)]
 pub struct Promise {
     /// The promise, as a sentence.

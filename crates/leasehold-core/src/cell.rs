@@ -123,7 +123,7 @@ pub trait Row: Send + Sync {
 /// A record as it was last seen, with its revision and the store's time.
 #[derive(Debug, Clone)]
 pub struct Snapshot<R> {
-    /// The record.
+    /// As it was decoded from the store.
     pub record: R,
     /// Its revision; none if it was never written.
     pub revision: Option<Revision>,
@@ -167,7 +167,7 @@ pub enum Applied<'a, R: Clone, N> {
     },
     /// Refused, and nothing was changed.
     No {
-        /// The reason.
+        /// Why the protocol refused.
         refusal: N,
         /// The record that it was refused on.
         seen: Box<Snapshot<R>>,

@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// Every kind, in the order of their declaration.
     pub const ALL: [Kind; 10] = [
         Kind::Lost,
         Kind::Fenced,

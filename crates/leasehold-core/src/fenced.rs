@@ -1,7 +1,7 @@
 //! Where stale writes were refused: the last ones of a lease, kept beside its counts.
 //!
-//! Promise: a bounded number of them, each of bounded size, without the secrets of an address. Whoever is refused again and again
-//! at the same resource takes one place. Non-promise: best effort, as counts are. Who was refused is that process's own word.
+//! Promise: a bounded number of them, each of bounded size, without the secrets of an address. A writer that is refused repeatedly
+//! at one resource takes one place. Non-promise: best effort, as counts are. Who was refused is what that process says of itself.
 
 use crate::epoch::Epoch;
 use crate::secret::redacted;
@@ -40,7 +40,7 @@ pub struct FencedMark {
     pub at: Timestamp,
     /// How often it was.
     pub times: u64,
-    /// The write.
+    /// What was refused, and where.
     pub write: FencedWrite,
 }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
 use crate::remedy::{Remedy, StoredLineage};
-use crate::resolve::Right;
+use crate::resolve::TokenKind;
 use crate::text::{Who, Why};
 use crate::token::Token;
 use async_trait::async_trait;
@@ -51,7 +51,7 @@ pub enum Policy {
     Reentrant,
     /// Only a larger sequence number than the last: a delayed retry cannot land after a later write.
     Ordered,
-    /// One write.
+    /// Each epoch may write once.
     OncePerEpoch,
 }
 
@@ -119,12 +119,12 @@ impl Rejection {
                     "token of another lease refused: resource=`{resource}` is fenced by lease `{seen}`, the token is of \
                      `{held}`"
                 );
-                let (next, remedy) = match Right::of(&seen) {
-                    Right::Lease => {
+                let (next, remedy) = match TokenKind::of(&seen) {
+                    TokenKind::Lease => {
                         (format!("write with a token of `{seen}`, or give the resource to `{held}`"), Remedy::GiveAway)
                     }
                     // Each item is a lease of its own, which ends with its work.
-                    Right::Item | Right::SpoolFile => {
+                    TokenKind::Item | TokenKind::SpoolFile => {
                         ("what several items write to needs a lease of its own".into(), Remedy::LeaseTheWrite)
                     }
                 };

@@ -47,7 +47,7 @@ impl Default for Retention {
 /// The transfers of a lease that are still known.
 #[derive(Debug, Default)]
 pub struct History {
-    /// Oldest first.
+    /// Oldest first, without the ones that retention has removed.
     pub transfers: Vec<Arc<Transfer>>,
     /// What is missing between them: each error names the epochs and the cause.
     pub damaged: Vec<Error>,

@@ -14,14 +14,11 @@ use std::str::FromStr;
 /// Host, process, label and the 128-bit nonce that makes the id unique.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HolderId {
-    /// The machine: 1 to 64 printable ASCII characters without `:`. An id with any other host is never stored.
-    pub host: String,
-    /// The process id on that machine.
-    pub pid: u32,
-    /// Unique for every acquisition; it is the grant's nonce.
-    pub nonce: Nonce,
-    /// What the holder calls itself.
-    pub label: Label,
+    /// 1 to 64 printable ASCII characters without `:`. An id with any other host is never stored.
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) nonce: Nonce,
+    pub(crate) label: Label,
 }
 
 impl HolderId {
@@ -30,6 +27,38 @@ impl HolderId {
         let host: String = leasehold_system::host::name().chars().filter(|c| *c != ':').collect();
         let label = label.unwrap_or_else(|| Label::lossy(&host, "unnamed"));
         HolderId { host, pid: leasehold_system::host::pid(), nonce: Nonce::random(), label }
+    }
+
+    /// An id of these parts, for a caller that holds on behalf of another process. The host has 1 to 64 printable ASCII
+    /// characters without `:`; an id with any other host cannot be stored.
+    pub fn of(host: impl Into<String>, pid: u32, nonce: Nonce, label: Label) -> Self {
+        HolderId { host: host.into(), pid, nonce, label }
+    }
+
+    /// The same holder, for another acquisition.
+    #[must_use]
+    pub fn with_nonce(self, nonce: Nonce) -> Self {
+        HolderId { nonce, ..self }
+    }
+
+    /// The machine that it runs on.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Its process id on that machine; 0 if the process is not known.
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The grant's nonce: no two acquisitions have the same.
+    pub const fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// What the holder calls itself: the machine's name if nobody set a label.
+    pub const fn label(&self) -> &Label {
+        &self.label
     }
 }
 

@@ -10,7 +10,7 @@ tokio::task_local! {
     static CLAIM: Option<Claim>;
 }
 
-/// Polls a future whose reads are made by whoever has this claim, if there is one.
+/// Polls a future whose reads are made in the name of this claim, if there is one.
 pub async fn reading_for<F: Future>(claim: Option<Claim>, future: F) -> F::Output {
     CLAIM.scope(claim, future).await
 }

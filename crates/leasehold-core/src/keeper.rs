@@ -9,12 +9,12 @@
 //! - *The store does not answer*: the keeper tries again until the window ends.
 //!   Then the lease is lost, whatever the store answers later.
 //! - *The store says that the lease has moved*, to another holder or to another store: lost at once. Where the store
-//!   can push, the keeper is told when it happens; elsewhere, with the next renewal.
+//!   can push, the keeper learns of it when it happens; elsewhere, with the next renewal.
 //! - *The store's clock is set forward*: the answer to a renewal has the new time, and the window ends by that. If it
 //!   has ended already, the lease is lost at once; if it is shorter, the keeper renews at once.
 //! - *The machine slept past the window*: the timer fires at the resume, and
 //!   the lease is lost before anything else runs.
-//! - *An operator asks the holder to finish*: the keeper is told with the next renewal, or at once where the store can
+//! - *An operator asks the holder to finish*: the keeper learns of it with the next renewal, or at once where the store can
 //!   push. It keeps renewing, so that the work has time to end by itself.
 //! - *The work is stuck*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
 //!   alive. If this machine saw none for the whole timeout, the store is read before the work counts as stalled.

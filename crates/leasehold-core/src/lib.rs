@@ -96,7 +96,7 @@ pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
 pub use nonce::{Jitter, Lineage, Nonce};
 pub use pattern::{NamePattern, is_like};
 pub use remedy::{Remedy, StoredLineage, Words, put_into_words};
-pub use resolve::{Live, Resolved, Resolver, Right, TokenState};
+pub use resolve::{Live, Resolved, Resolver, TokenKind, TokenState};
 pub use store::{Capabilities, Revision, Store};
 pub use tenancy::{Held, Tenancy, progress_age};
 pub use text::{Checkpoint, Label, Line, Marker, Who, Why};

@@ -185,7 +185,7 @@ impl Shelf {
 /// Where a record is stored: a shelf and a name on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The shelf.
+    /// The kind of record: names are unique only within one.
     pub shelf: Shelf,
     /// The name on it.
     pub name: LeaseName,

@@ -5,7 +5,7 @@
 //! store; until [`crate::Error::in_store`] sets it, the words omit it.
 
 use crate::relocation::Address;
-use crate::resolve::Right;
+use crate::resolve::TokenKind;
 use crate::{Epoch, LeaseName, Lineage};
 use std::fmt;
 use std::path::PathBuf;
@@ -70,12 +70,12 @@ pub enum Remedy {
     },
     /// Look at the items of this queue, or of all queues if none.
     ListItems {
-        /// The queue.
+        /// The queue; every queue if none.
         queue: Option<String>,
     },
     /// Let a janitor put the items of this queue in line.
     CleanQueue {
-        /// The queue.
+        /// The queue whose items are not in line.
         queue: String,
     },
     /// Say where the spool is that the token came from.
@@ -90,15 +90,19 @@ pub enum Remedy {
     PushThroughTheGuard,
     /// Name the branch to push to.
     NameBranch {
-        /// The remote.
+        /// The git remote, by name or URL.
         remote: String,
-        /// The branch.
+        /// The branch on the remote.
         branch: String,
     },
     /// Replace the folder as a whole.
     PublishTheFolder,
     /// Write it as a single file.
     WriteTheFile,
+    /// Start the server, if it is not running.
+    StartServer,
+    /// Manage the servers' keys by the command for them.
+    ManageKeys,
 }
 
 /// The lineage of the record in the store.
@@ -106,7 +110,7 @@ pub enum Remedy {
 pub enum StoredLineage {
     /// The store has no record of that name.
     Nothing,
-    /// This one.
+    /// The store has a record of this lineage.
     Lineage(Lineage),
 }
 
@@ -122,24 +126,24 @@ impl fmt::Display for StoredLineage {
 impl Remedy {
     /// A guard has seen an epoch that the store, restored from an old copy, does not know.
     pub fn restored(lease: &LeaseName, seen: Epoch) -> Self {
-        match Right::of(lease) {
-            Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: None },
-            Right::Item | Right::SpoolFile => Remedy::Retry { lease: lease.clone(), past: seen },
+        match TokenKind::of(lease) {
+            TokenKind::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: None },
+            TokenKind::Item | TokenKind::SpoolFile => Remedy::Retry { lease: lease.clone(), past: seen },
         }
     }
 
     /// A guard has seen an epoch of a lineage that the store, lost and created again, does not have.
     pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: StoredLineage) -> Self {
-        match Right::of(lease) {
-            Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
+        match TokenKind::of(lease) {
+            TokenKind::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
             // Items are short-lived: the work is added again, and the new item adopts what the old one wrote.
-            Right::Item | Right::SpoolFile => Remedy::Adopt { resource: resource.to_owned() },
+            TokenKind::Item | TokenKind::SpoolFile => Remedy::Adopt { resource: resource.to_owned() },
         }
     }
 
     /// Whether the remedy applies to an address of this kind: a spool is not a store.
     pub(crate) fn is_for(&self, address: &str) -> bool {
-        let of_spool = matches!(self, Remedy::Retry { lease, .. } if Right::of(lease) == Right::SpoolFile);
+        let of_spool = matches!(self, Remedy::Retry { lease, .. } if TokenKind::of(lease) == TokenKind::SpoolFile);
         address.starts_with("spool:") == of_spool
     }
 }

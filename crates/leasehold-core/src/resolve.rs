@@ -25,7 +25,7 @@ use std::fmt;
 
 /// What a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Right {
+pub enum TokenKind {
     /// A lease in the store.
     Lease,
     /// An item of a queue in the store: `queue/QUEUE/ID`.
@@ -34,20 +34,20 @@ pub enum Right {
     SpoolFile,
 }
 
-impl Right {
+impl TokenKind {
     /// What a token with this name belongs to.
     pub fn of(lease: &LeaseName) -> Self {
         match lease.as_str().split_once('/') {
-            Some((LeaseName::ITEMS, _)) => Right::Item,
-            Some((LeaseName::SPOOL_ITEMS, _)) => Right::SpoolFile,
-            _ => Right::Lease,
+            Some((LeaseName::ITEMS, _)) => TokenKind::Item,
+            Some((LeaseName::SPOOL_ITEMS, _)) => TokenKind::SpoolFile,
+            _ => TokenKind::Lease,
         }
     }
 
     const fn noun(self) -> &'static str {
         match self {
-            Right::Lease => "lease",
-            Right::Item | Right::SpoolFile => "item",
+            TokenKind::Lease => "lease",
+            TokenKind::Item | TokenKind::SpoolFile => "item",
         }
     }
 }
@@ -95,7 +95,7 @@ pub struct Live {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
     /// What the token belongs to.
-    pub right: Right,
+    pub kind: TokenKind,
     /// The epoch of the record; zero if there is none.
     pub epoch: Epoch,
     /// What the record says about the token.
@@ -118,7 +118,7 @@ pub trait Resolver: fmt::Debug + Send + Sync {
 #[async_trait]
 impl Resolver for Coordinator {
     async fn resolve(&self, token: &Token) -> Result<Resolved> {
-        if Right::of(&token.lease) != Right::Lease {
+        if TokenKind::of(&token.lease) != TokenKind::Lease {
             let message = format!("token `{token}` is of a queue's item; this program knows leases only");
             return Err(Error::new(Kind::Unsupported, message));
         }
@@ -132,7 +132,7 @@ impl Resolver for Coordinator {
             other => other,
         };
         let location = format!("store `{}`", self.store().capabilities().name);
-        Ok(Resolved { right: Right::Lease, epoch: seen.record.epoch, state, location })
+        Ok(Resolved { kind: TokenKind::Lease, epoch: seen.record.epoch, state, location })
     }
 
     fn watch(&self, token: &Token) -> Opening {
@@ -197,7 +197,7 @@ impl Resolved {
                      this run",
                     token.epoch,
                     self.epoch,
-                    self.right.noun(),
+                    self.kind.noun(),
                     token.lease
                 );
                 Err(Error::new(Kind::Fenced, message).with_epochs(token.epoch, self.epoch))
@@ -216,7 +216,7 @@ impl Resolved {
 
     /// Why the token is not in force.
     pub fn refusal(&self, token: &Token) -> Error {
-        let (noun, lease, held, seen) = (self.right.noun(), &token.lease, token.epoch, self.epoch);
+        let (noun, lease, held, seen) = (self.kind.noun(), &token.lease, token.epoch, self.epoch);
         let lost = |what: String| Error::new(Kind::Lost, format!("{noun} `{lease}` was lost: {what}"));
         match &self.state {
             TokenState::Live(_) => lost(format!("epoch {held} ran out meanwhile")),
@@ -246,9 +246,9 @@ impl Resolved {
             }
             TokenState::Moved(relocation) => elsewhere(&format!("{noun} `{lease}`"), relocation),
             TokenState::Missing => {
-                let gone = match self.right {
-                    Right::Lease => "",
-                    Right::Item | Right::SpoolFile => ", or no longer: it may have been purged",
+                let gone = match self.kind {
+                    TokenKind::Lease => "",
+                    TokenKind::Item | TokenKind::SpoolFile => ", or no longer: it may have been purged",
                 };
                 let message = format!(
                     "token `{token}` was never granted by {}: there is no {noun} `{lease}` in it{gone}; nothing was changed. \

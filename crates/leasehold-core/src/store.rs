@@ -183,7 +183,7 @@ pub struct Reading {
 /// The answer of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Swap {
-    /// Stored, durably.
+    /// The change is stored, durably.
     Done {
         /// The new value's revision.
         revision: Revision,

@@ -20,7 +20,7 @@ impl Timestamp {
         Timestamp(ms)
     }
 
-    /// Milliseconds since 1970.
+    /// Milliseconds since the beginning of 1970 in UTC.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
@@ -155,7 +155,7 @@ impl Ttl {
         Ttl::try_from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The duration.
+    /// As a duration, within the limits of a TTL.
     pub const fn get(self) -> Duration {
         Duration::from_millis(self.0)
     }

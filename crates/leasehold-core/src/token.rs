@@ -1,7 +1,7 @@
 //! The proof that travels from a grant to a guarded resource.
 //!
 //! Promise: a token carries what a guard needs to refuse every stale or foreign writer. Non-promise: it is not a secret
-//! key; whoever has it may write in the holder's name.
+//! key; anyone who has it may write in the holder's name.
 
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};

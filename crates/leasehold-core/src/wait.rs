@@ -65,7 +65,7 @@ fn unreachable_pause(kind: Kind, backoff: &mut Backoff) -> Duration {
 /// What to wait for.
 #[derive(Clone, Copy)]
 enum Group<'a> {
-    /// Any of these.
+    /// Any one of these leases.
     Names(&'a [LeaseName]),
     /// Any seat of one lease, whose name comes first.
     Seats(&'a [LeaseName]),

@@ -117,16 +117,16 @@ impl About {
             watch: Watching::Hints,
             writes_along: self.writes_along,
             by_verbs: true,
-            durability: "what the server's own store promises; `leasehold doctor` on that store tells",
+            durability: "what the server's own store promises",
         }
     }
 }
 
-/// Names a record.
+/// A record's shelf and name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Its shelf.
+    /// The kind of record.
     pub shelf: Shelf,
     /// Its name there.
     pub name: LeaseName,
@@ -139,7 +139,7 @@ impl From<&Key> for Record {
 }
 
 impl Record {
-    /// Its key.
+    /// The key that a store knows it by.
     pub fn key(&self) -> Key {
         Key::new(self.shelf, &self.name)
     }
@@ -150,7 +150,7 @@ impl Record {
 pub struct Value {
     /// The record, header line included.
     pub text: String,
-    /// Its revision.
+    /// The revision that a change must name as expected.
     pub revision: String,
 }
 
@@ -174,7 +174,7 @@ impl Value {
 pub struct Recall {
     /// The record, of a lease or an item.
     pub record: Record,
-    /// The claim.
+    /// The tenure or claim that the caller says it has.
     pub claim: Claim,
 }
 
@@ -198,7 +198,7 @@ pub struct Reading {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listing {
-    /// The shelf.
+    /// The kind of records that are listed.
     pub shelf: Shelf,
     /// Only names after this one.
     pub after: Option<LeaseName>,
@@ -230,7 +230,7 @@ pub struct Page {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The record.
+    /// The record to change.
     pub record: Record,
     /// The revision that the record must have; none if it must not exist.
     pub expected: Option<String>,

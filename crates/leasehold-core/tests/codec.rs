@@ -88,12 +88,12 @@ fn full() -> Ownership {
         newborn: false,
         relocation: None,
         tenure: Some(Tenure {
-            holder: HolderId {
-                host: "build-7.example".into(),
-                pid: 4_194_304,
-                nonce: Nonce::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
-                label: "nightly: café".parse().unwrap(),
-            },
+            holder: HolderId::of(
+                "build-7.example",
+                4_194_304,
+                Nonce::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
+                "nightly: café".parse().unwrap(),
+            ),
             granted_at: at(T0 + 41),
             deadline: at(T0 + 90_041),
             ttl: ttl(90),
@@ -203,7 +203,7 @@ fn a_million_mutations_never_pass_as_another_record() {
 fn a_holder_that_could_not_be_read_back_is_never_written() {
     // A record that nobody can decode would take the lease out of service for ever.
     for host in ["", "a b", "a:b", "a\nb", "käse", &"x".repeat(65)] {
-        let holder = HolderId { host: host.into(), ..holder(1) };
+        let holder = HolderId::of(host, 7, Nonce::from_u128(1), "worker".parse().unwrap());
         let mut record = full();
         Arc::make_mut(&mut record.transfers[0]).to = Some(holder.clone());
         assert_eq!(encode("ownership", &record).unwrap_err().kind(), Kind::Invalid, "host {host:?} was written");
@@ -407,12 +407,8 @@ fn lines<const MAX: usize>() -> impl Strategy<Value = Line<MAX>> {
 }
 
 fn holders() -> impl Strategy<Value = HolderId> {
-    ("[!-9;-~]{1,64}", any::<u32>(), nonces(), lines()).prop_map(|(host, pid, nonce, label)| HolderId {
-        host,
-        pid,
-        nonce,
-        label,
-    })
+    ("[!-9;-~]{1,64}", any::<u32>(), nonces(), lines())
+        .prop_map(|(host, pid, nonce, label)| HolderId::of(host, pid, nonce, label))
 }
 
 fn transfers() -> impl Strategy<Value = Arc<Transfer>> {
@@ -443,7 +439,7 @@ fn transfers() -> impl Strategy<Value = Arc<Transfer>> {
     (began, parties, texts, ended).prop_map(|(began, (from, to), (by, why), (slot, held_for_ms, outcome))| {
         let (number, moment, reason, nonce, own) = began;
         // Every transfer that a request makes has its holder's nonce; any other must come back too.
-        let nonce = to.as_ref().filter(|_| own).map_or(nonce, |to| to.nonce);
+        let nonce = to.as_ref().filter(|_| own).map_or(nonce, |to| to.nonce());
         let slot = slot.map(|ms| Slot(at(ms)));
         Transfer { epoch: epoch(number), at: at(moment), reason, nonce, from, to, by, why, slot, held_for_ms, outcome }
             .into()
@@ -491,7 +487,7 @@ fn durations_survive_their_text_form() {
 fn holders_and_lines_survive_their_text_form() {
     property(CASES, ("[!-9;-~]{1,64}", any::<u32>(), nonces(), "\\PC{1,16}"), |(host, pid, nonce, label)| {
         let Ok(label) = label.parse() else { return Ok(()) };
-        let id = HolderId { host, pid, nonce, label };
+        let id = HolderId::of(host, pid, nonce, label);
         prop_assert_eq!(&String::from(id.clone()).parse::<HolderId>().unwrap(), &id);
         let mut record = full();
         record.tenure.as_mut().unwrap().holder = id;

@@ -116,7 +116,7 @@ async fn a_holder_hears_that_it_is_to_finish_and_is_renewed_on() {
     for hinted in [true, false] {
         let bench = bench().await;
         let keeper = bench.keep();
-        let asked = || keeper.asked().borrow().as_ref().map(|drain| drain.asked.why.to_string());
+        let asked = || keeper.asked().borrow().as_ref().map(|drain| drain.asked().why.to_string());
         // It listens from here on.
         bench.pass(seconds(1)).await;
         let leases = if hinted { bench.leases.clone() } else { bench.other() };

@@ -3,7 +3,7 @@
 //! Promise: parsed once, percent-decoded, several hosts allowed; the password is in a type that cannot be shown.
 //! Non-promise: each store checks its own parts and options. The [`Namespace`] is an option of every store.
 
-use leasehold_core::{Error, Kind, Result, Shelf, printable};
+use leasehold_core::{Error, Kind, Remedy, Result, Shelf, printable};
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 use std::fmt;
@@ -275,8 +275,8 @@ impl Namespace {
     /// The same namespace; an error if it is the servers' own, which nobody may use.
     pub fn to_use(self) -> Result<Self> {
         if self.is_server() {
-            let why = "it holds the keys of `leasehold serve`, which `leasehold key` manages; use another namespace";
-            return Err(Error::invalid("namespace", self, why));
+            let error = Error::invalid("namespace", self, "it holds the servers' keys; use another namespace");
+            return Err(error.with_remedy(Remedy::ManageKeys));
         }
         Ok(self)
     }
@@ -397,8 +397,8 @@ mod tests {
 
     #[test]
     fn the_servers_own_namespace_is_nobodys_to_name() {
-        let error = Namespace::server().to_use().unwrap_err().to_string();
-        assert!(error.contains("`leasehold key` manages"), "{error}");
+        let error = Namespace::server().to_use().unwrap_err();
+        assert_eq!((error.kind(), error.remedy()), (Kind::Invalid, Some(&Remedy::ManageKeys)));
         assert_eq!(Namespace::new("leasehold-server").unwrap(), Namespace::server());
         assert!(Namespace::new("leasehold-servers").unwrap().to_use().is_ok());
     }

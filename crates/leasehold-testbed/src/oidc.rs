@@ -93,9 +93,9 @@ pub struct Issuer {
 /// Whether keys of before are still published when there are new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldKeys {
-    /// They are.
+    /// The old keys are still published.
     Kept,
-    /// They are withdrawn.
+    /// Only the new keys are published.
     Withdrawn,
 }
 

@@ -58,7 +58,7 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -79,7 +79,7 @@ impl Process {
         assert!(status.stopped(), "the process ended: {status:?}");
     }
 
-    /// Resumes it.
+    /// Lets a stopped process run again.
     pub fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }

@@ -44,7 +44,7 @@ pub struct Heard {
     pub signal: String,
     /// Which run or which event it is about.
     pub id: String,
-    /// The body.
+    /// The body of the request, as text.
     pub body: String,
 }
 
@@ -66,7 +66,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts it.
+    /// Starts one that answers as this service does.
     pub fn start(service: Service) -> Self {
         let shared = Arc::new(Shared {
             service,

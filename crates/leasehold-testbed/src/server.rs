@@ -94,7 +94,7 @@ impl Spec {
         Spec { program, args: Vec::new(), env: Vec::new(), user: None, end: "KILL", sockets: String::new(), port }
     }
 
-    /// Adds arguments.
+    /// Adds arguments after those given before.
     #[must_use]
     pub fn args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
@@ -274,7 +274,7 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
-    /// Resumes it.
+    /// Lets a stopped server run again.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }

@@ -46,7 +46,7 @@ impl SmallDisk {
         }
     }
 
-    /// Where it is.
+    /// The folder on which it is mounted.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -22,7 +22,7 @@ const ENDING_MS: u64 = 45_000;
 /// The scheduler that has so many jobs that it reads journals page by page.
 pub(crate) const PAGING: &str = "scheduler-3";
 
-/// One of them.
+/// One process of the fleet.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub name: String,

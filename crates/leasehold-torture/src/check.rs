@@ -26,7 +26,7 @@ pub(crate) struct Verdict {
     pub what: String,
 }
 
-/// The promises.
+/// What must hold, whatever the faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Promise {
     /// A slot or item has at most one accepted end.

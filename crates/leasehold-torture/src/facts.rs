@@ -58,7 +58,7 @@ pub(crate) enum What {
     Stall,
 }
 
-/// When that was.
+/// Something that happened, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Happened {
     pub from: u64,
@@ -134,7 +134,7 @@ pub(crate) struct Actor {
     pub lost_lanes: Vec<i32>,
 }
 
-/// All of it.
+/// Everything that the run left to be checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct History {
     pub works: Vec<Work>,

@@ -12,9 +12,9 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
-    /// It runs.
+    /// The command began.
     Start,
-    /// It still runs.
+    /// The command is still running.
     Tick,
     /// It is about to write under its fence.
     Writing,
@@ -24,7 +24,7 @@ pub(crate) enum Step {
     End,
 }
 
-/// One line.
+/// One line of the log: what happened, to what, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Line {
     /// Milliseconds since boot.

@@ -10,7 +10,7 @@ pub(crate) type Pick = u64;
 /// Milliseconds.
 pub(crate) type Ms = u64;
 
-/// A fault.
+/// What is done to the fleet, chosen by the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     Kill(Role, Pick),

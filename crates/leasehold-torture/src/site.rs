@@ -90,7 +90,7 @@ pub(crate) fn works() -> Vec<Work> {
 pub(crate) const SERVER_TTL_S: u64 = 6;
 pub(crate) const LOCAL_TTL_S: u64 = 3;
 
-/// The folder.
+/// The folder of one torture run, and what is in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
     root: PathBuf,
@@ -99,7 +99,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Sets it up.
+    /// Makes the folder and its settings.
     pub(crate) fn new(root: &Path, leasehold: &Path) -> Self {
         let site = Site { root: root.to_owned(), key: None };
         open_to_all(root, 0o755);

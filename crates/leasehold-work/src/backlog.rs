@@ -25,7 +25,7 @@ pub type Warn = fn(&Error);
 /// A claim that was found expired: its worker died, or was unreachable for too long.
 #[derive(Debug)]
 pub struct Expired {
-    /// The item.
+    /// The item that was put back.
     pub id: ItemId,
     /// The epoch of the expired claim.
     pub epoch: Epoch,
@@ -85,7 +85,7 @@ pub enum Content {
 pub struct Addition {
     /// The queue to add it to, if not that of the completed item. A spool adds only to itself.
     pub queue: Option<QueueName>,
-    /// The item.
+    /// The item to add.
     pub item: NewItem,
 }
 
@@ -140,7 +140,7 @@ pub struct Ordered {
 /// An operator's request to the worker that has claimed an item, to finish.
 #[derive(Debug)]
 pub struct Asking {
-    /// Who asks.
+    /// The operator, as histories name them.
     pub by: Who,
     /// The operator's reason.
     pub why: Why,

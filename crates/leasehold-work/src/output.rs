@@ -75,8 +75,8 @@ pub fn subject(bytes: &[u8], name: &str) -> Result<Option<LeaseName>> {
 
 /// The records in which the output of one lease's, or one queue's, runs is stored.
 ///
-/// A lineage is no proof of whose a record is: whoever has seen it can have a lease of that lineage. So a ring knows its lease, and
-/// what is stored in its records for another is not listed.
+/// A lineage does not prove whose a record is: anyone who has seen it can make a lease of that lineage. So a ring knows its
+/// lease, and what is stored in its records for another is not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ring {
     folder: String,

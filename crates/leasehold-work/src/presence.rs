@@ -56,7 +56,7 @@ leasehold_system::words! {
 pub struct Via {
     /// What people call it.
     pub label: Label,
-    /// Its id.
+    /// The id of the key that it was reported with.
     pub key: Line<64>,
 }
 

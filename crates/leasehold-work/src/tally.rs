@@ -14,7 +14,7 @@ pub struct Tally {
     pub delayed: u64,
     /// Dead letters: their attempts are used up.
     pub dead: u64,
-    /// Completed.
+    /// How many are completed and not yet purged.
     pub done: u64,
     /// Taken out by an operator.
     pub cancelled: u64,
@@ -50,7 +50,7 @@ impl Tally {
 /// A dead letter, as it was seen. An order that was decided on it applies only to this epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The item.
+    /// The item that failed for good.
     pub id: ItemId,
     /// Its epoch at that time.
     pub epoch: Epoch,

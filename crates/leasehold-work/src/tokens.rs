@@ -9,7 +9,7 @@ use crate::spool::Spool;
 use async_trait::async_trait;
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Coordinator, Drain, Error, Kind, Live, Remedy, Resolved, Resolver, Result, Right, Token};
+use leasehold_core::{Coordinator, Drain, Error, Kind, Live, Remedy, Resolved, Resolver, Result, Token, TokenKind};
 
 /// Where the records of tokens may be: in a store, and in spools.
 ///
@@ -91,24 +91,24 @@ impl Tokens {
         })
     }
 
-    /// Renews what the token stands for by another TTL.
+    /// Renews the token's lease or claim by another TTL.
     pub async fn renew(&self, token: &Token) -> Result<Renewed> {
         self.resolve(token).await?.in_force(token)?;
-        match Right::of(&token.lease) {
-            Right::Lease => {
+        match TokenKind::of(&token.lease) {
+            TokenKind::Lease => {
                 let coordinator = self.coordinator(token)?;
                 let mut grant = coordinator.clone().for_others().adopt(token).await?;
                 coordinator.renew(&mut grant, None).await?;
                 let seen = grant.seen();
                 Ok(Renewed { live: grant.live(), asked: seen.record.live_drain(seen.anchor.now).cloned() })
             }
-            Right::Item => {
+            TokenKind::Item => {
                 let queue = self.queue(token)?;
                 let mut grant = queue.adopt(token).await?;
                 queue.renew(&mut grant).await?;
                 Ok(Renewed { live: grant.live(), asked: Queue::asked_to_finish(&grant).cloned() })
             }
-            Right::SpoolFile => {
+            TokenKind::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
                 off_runtime(move || {
                     let mut grant = spool.adopt(&token).map_err(as_lost)?;
@@ -126,10 +126,10 @@ impl Tokens {
         if !found.is_newest() {
             return Err(found.refusal(token));
         }
-        match found.right {
-            Right::Lease => self.coordinator(token)?.checkpoint_by_token(token, report).await,
-            Right::Item => self.queue(token)?.progress(token, report).await,
-            Right::SpoolFile => {
+        match found.kind {
+            TokenKind::Lease => self.coordinator(token)?.checkpoint_by_token(token, report).await,
+            TokenKind::Item => self.queue(token)?.progress(token, report).await,
+            TokenKind::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
                 let Some(checkpoint) = report.checkpoint else { return Ok(()) };
                 off_runtime(move || spool.checkpoint(&spool.adopt(&token).map_err(as_lost)?, &checkpoint)).await
@@ -141,10 +141,10 @@ impl Tokens {
 #[async_trait]
 impl Resolver for Tokens {
     async fn resolve(&self, token: &Token) -> Result<Resolved> {
-        let mut found = match Right::of(&token.lease) {
-            Right::Lease => self.coordinator(token)?.resolve(token).await?,
-            Right::Item => self.queue(token)?.resolve(token).await?,
-            Right::SpoolFile => {
+        let mut found = match TokenKind::of(&token.lease) {
+            TokenKind::Lease => self.coordinator(token)?.resolve(token).await?,
+            TokenKind::Item => self.queue(token)?.resolve(token).await?,
+            TokenKind::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
                 return off_runtime(move || spool.resolve(&token)).await;
             }
@@ -156,9 +156,9 @@ impl Resolver for Tokens {
     }
 
     fn watch(&self, token: &Token) -> Opening {
-        match (Right::of(&token.lease), &self.coordinator, ItemName::of(token)) {
-            (Right::Lease, Some(leases), _) => leases.watch(token),
-            (Right::Item, Some(leases), Ok(name)) => watch_item(leases.store(), &name),
+        match (TokenKind::of(&token.lease), &self.coordinator, ItemName::of(token)) {
+            (TokenKind::Lease, Some(leases), _) => leases.watch(token),
+            (TokenKind::Item, Some(leases), Ok(name)) => watch_item(leases.store(), &name),
             _ => Box::pin(std::future::ready(None)),
         }
     }

@@ -91,12 +91,12 @@ fn name() -> ItemName {
 
 fn holder(fill: Fill, nonce: u128) -> HolderId {
     let label: Label = fill.line();
-    HolderId { host: "h".repeat(64), pid: u32::MAX, nonce: Nonce::from_u128(nonce), label }
+    HolderId::of("h".repeat(64), u32::MAX, Nonce::from_u128(nonce), label)
 }
 
 fn request(op: Op, item: &Item, fill: Fill, nonce: u128) -> Request {
     let ttl = Ttl::new(Duration::from_secs(90)).unwrap();
-    let held = item.tenure().map_or(Nonce::from_u128(1), |t| t.holder.nonce);
+    let held = item.tenure().map_or(Nonce::from_u128(1), |t| t.holder.nonce());
     let claim = Claim { epoch: item.epoch, nonce: held };
     let (by, why): (Who, Why) = (fill.line(), fill.line());
     let operate = |order| Request::Operate {

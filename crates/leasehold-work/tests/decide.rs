@@ -212,7 +212,7 @@ fn at(ms: u64) -> Timestamp {
 }
 
 fn holder(nonce: u128) -> HolderId {
-    HolderId { nonce: Nonce::from_u128(nonce), ..HolderId::new(Some("worker".parse().unwrap())) }
+    HolderId::new(Some("worker".parse().unwrap())).with_nonce(Nonce::from_u128(nonce))
 }
 
 fn ttl(ms: u64) -> Ttl {
@@ -290,7 +290,7 @@ fn answer(decision: &Decision) -> Answer {
 fn life(item: &Item) -> Life {
     match &item.state {
         State::Ready => Life::Ready,
-        State::Claimed(t) => Life::Claimed { nonce: t.holder.nonce.as_u128(), deadline: t.deadline.as_millis() },
+        State::Claimed(t) => Life::Claimed { nonce: t.holder.nonce().as_u128(), deadline: t.deadline.as_millis() },
         State::Done { .. } => Life::Done,
         State::Dead { .. } => Life::Dead,
         State::Cancelled { .. } | State::Purged { .. } => Life::Cancelled,
@@ -326,7 +326,7 @@ fn an_op() -> impl Strategy<Value = (Op, i64)> {
 /// Half of the claims that are made use of are the one in force: otherwise most histories would end at the first step.
 fn aimed(op: Op, item: &Item, aim: bool) -> Op {
     let Some(tenure) = item.tenure().filter(|_| aim) else { return op };
-    let claim = (item.epoch.get(), tenure.holder.nonce.as_u128());
+    let claim = (item.epoch.get(), tenure.holder.nonce().as_u128());
     match op {
         Op::Renew { ttl, .. } => Op::Renew { claim, ttl },
         Op::Progress { .. } => Op::Progress { claim },
@@ -383,7 +383,7 @@ proptest! {
             }
             prop_assert_eq!((item.epoch.get(), life(&item), item.due.map(Timestamp::as_millis), item.tried),
                 (spec.epoch, spec.life, spec.due, spec.tried), "after {:?}", op);
-            let drain = item.drain.as_ref().map(|d| (d.asked.nonce.as_u128(), d.epoch.get(), d.until.as_millis()));
+            let drain = item.drain.as_ref().map(|d| (d.asked().nonce.as_u128(), d.epoch().get(), d.until().as_millis()));
             prop_assert_eq!(drain, spec.drain);
             prop_assert_eq!(!item.outbox.is_empty(), spec.is_owing);
             prop_assert!(spec.completions <= 1);

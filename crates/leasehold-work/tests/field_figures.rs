@@ -103,7 +103,7 @@ impl Leased {
         };
         self.nonce += 1;
         let nonce = Nonce::from_u128(self.nonce);
-        let holder = HolderId { host: "h".into(), pid: 1, nonce, label: Label::lossy("x", "x") };
+        let holder = HolderId::of("h", 1, nonce, Label::lossy("x", "x"));
         let slot_claim =
             SlotClaim { gives_up: self.record.slot.map(|mark| mark.slot), ..SlotClaim::new(slot, AfterFailure::Leave) };
         match decide(

@@ -36,7 +36,7 @@ fn at(ms: u64) -> Timestamp {
 }
 
 fn holder(nonce: u128) -> HolderId {
-    HolderId { host: "a.example".into(), pid: 77, nonce: Nonce::from_u128(nonce), label: "worker-1".parse().unwrap() }
+    HolderId::of("a.example", 77, Nonce::from_u128(nonce), "worker-1".parse().unwrap())
 }
 
 fn ttl() -> Ttl {

@@ -130,7 +130,7 @@ fn a_slot_that_was_lost_and_taken_up_by_nobody_is_late() {
     assert_eq!((late(&resumed, minutes(69)), late(&resumed, minutes(70))), (None, Some(slot)));
     // It is run once more, to its end.
     let again = write(&resumed, &acquire(), minutes(70));
-    let claim = leasehold_core::Claim { epoch: again.epoch, nonce: again.tenure.as_ref().unwrap().holder.nonce };
+    let claim = leasehold_core::Claim { epoch: again.epoch, nonce: again.tenure.as_ref().unwrap().holder.nonce() };
     let done = write(&again, &Request::Release { claim, outcome: Outcome::Succeeded }, minutes(70));
     assert_eq!(late(&done, minutes(99)), None);
 }

@@ -148,7 +148,9 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
     let claimed = claim(&spool);
     let add = [NewItem { payload: Payload::new("follow-up").unwrap(), ..NewItem::default() }];
     let dying = spool.clone().with_observer(Arc::new(Dies));
-    assert!(catch_unwind(AssertUnwindSafe(|| dying.complete(&parent, None, &add))).is_err());
+    let died = catch_unwind(AssertUnwindSafe(|| dying.complete(&parent, None, &add))).err();
+    let at = died.as_ref().and_then(|payload| payload.downcast_ref::<SpoolStep>());
+    assert!(at == Some(&SpoolStep::SyncEnded), "it died elsewhere");
     let follow_up = due_in_a_year(&only_file(&only_file(&root.join("outbox"))));
     let finished = root.join("done").join(parent.name().to_string());
     // An addition that was cut off when it had its key.

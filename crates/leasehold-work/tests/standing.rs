@@ -28,7 +28,7 @@ fn hourly() -> Schedule {
 
 /// Claims a slot at a time, for a second; nobody ends the run.
 fn claim(record: &Ownership, nonce: u128, claim: SlotClaim, now: Timestamp) -> Ownership {
-    let holder = HolderId { host: "h".into(), pid: 1, nonce: Nonce::from_u128(nonce), label: Label::lossy("x", "x") };
+    let holder = HolderId::of("h", 1, Nonce::from_u128(nonce), Label::lossy("x", "x"));
     let lineage = Lineage::from_u128(1);
     let request =
         Request::Acquire { lineage, holder, ttl: Ttl::MIN, slot: Some(claim), spacing: None, requested: None };

@@ -460,7 +460,7 @@ async fn an_order_whose_answer_was_lost_is_recognized_by_what_it_did_itself() {
             };
             bench.store.faults.lock().unwrap().push(lost);
             let Bench { queue, store, mut claimer, .. } = bench;
-            let (others, id, nonce) = (queue.clone(), name.id.clone(), to.nonce);
+            let (others, id, nonce) = (queue.clone(), name.id.clone(), to.nonce());
             *store.meanwhile.lock().unwrap() = Some(Box::pin(async move {
                 let item = others.inspect(&id).await.unwrap().item;
                 if began.is_none() {

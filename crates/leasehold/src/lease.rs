@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How long a lease lasts unless renewed, where nobody says: as with the command.
 pub(crate) const TTL: &str = "90s";
 
-/// How a run went.
+/// How a run went. There is no fourth way, so a `match` needs no other arm.
 #[derive(Debug)]
 #[must_use = "the work may have been skipped, or stopped in the middle"]
 pub enum Run<T> {

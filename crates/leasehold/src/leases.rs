@@ -59,7 +59,7 @@ impl Leases {
         crate::schedule::Schedule::new(self.coordinator.clone(), name, line)
     }
 
-    /// The store.
+    /// The store that was connected to, for the traits that take one.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.coordinator.store()
     }

@@ -41,12 +41,21 @@ pub struct Queue {
 
 /// What [`Queue::add`] came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Added {
-    /// The item's id.
-    pub id: String,
+    id: String,
+    is_new: bool,
+}
+
+impl Added {
+    /// The item's id: that of the earlier item if there was one with this key.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// False if there is an item with this key already; nothing was added then.
-    pub is_new: bool,
+    pub const fn is_new(&self) -> bool {
+        self.is_new
+    }
 }
 
 impl Queue {
@@ -261,7 +270,7 @@ impl Attempt {
         self.grant.name().id.to_string()
     }
 
-    /// What it carries.
+    /// The bytes that were added.
     pub fn payload(&self) -> &[u8] {
         self.grant.item().payload.bytes()
     }

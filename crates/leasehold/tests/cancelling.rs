@@ -174,7 +174,7 @@ async fn working_on_an_item_can_be_dropped_at_every_await() {
             None => match again {
                 Some(item) => item.complete().await.unwrap(),
                 // It was completed all the same, and the answer did not arrive.
-                None => assert!(is_done(&leases, &added.id).await, "dropped at poll {at}"),
+                None => assert!(is_done(&leases, added.id()).await, "dropped at poll {at}"),
             },
         }
     }

@@ -19,7 +19,7 @@ async fn a_second_holder_is_skipped_and_told_who_is_at_it() {
                 let second = leases.lease("nightly").run(async |_| Ok::<_, leasehold::Error>(())).await?;
                 let Run::Skipped(busy) = second else { panic!("{store}: {second:?}") };
                 assert_eq!((busy.lease(), busy.epoch()), ("nightly", Some(held.epoch())), "{store}");
-                assert_eq!(busy.holder().unwrap().label.as_str(), "first", "{store}");
+                assert_eq!(busy.holder().unwrap().label().as_str(), "first", "{store}");
                 assert!(busy.expires_in().unwrap().as_secs() <= 90 && !busy.is_paused(), "{store}");
                 assert!(busy.to_string().starts_with("`nightly` is held by first ("), "{store}: {busy}");
                 let error = leases.lease("nightly").acquire().await.unwrap_err();

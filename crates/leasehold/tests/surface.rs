@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Set to `write` to take what there is as what is wanted.
 const SWITCH: &str = "LEASEHOLD_SURFACE";
 /// What the root passes on from the core.
-const PASSED_ON: &[&str] = &["Epoch", "Error", "HolderId", "Kind", "Loss", "Outcome", "Token"];
+const PASSED_ON: &[&str] = &["Drain", "Epoch", "Error", "HolderId", "Kind", "Loss", "Outcome", "Token"];
 
 #[test]
 fn what_the_crate_offers_is_what_was_agreed() {

@@ -17,12 +17,12 @@ async fn an_item_is_completed_once_and_its_follow_up_comes_after_it() {
     for (store, leases) in stores {
         let emails = leases.queue("emails").unwrap();
         let added = emails.add(NewItem::new("to: ada").key("ada")).await.unwrap();
-        assert!(added.is_new, "{store}");
+        assert!(added.is_new(), "{store}");
         let again = emails.add(NewItem::new("to: ada").key("ada")).await.unwrap();
-        assert!(!again.is_new && again.id == added.id, "{store}");
+        assert!(!again.is_new() && again.id() == added.id(), "{store}");
 
         let item = emails.claim().await.unwrap().unwrap();
-        assert_eq!((item.payload(), item.number(), item.id()), (&b"to: ada"[..], 1, added.id), "{store}");
+        assert_eq!((item.payload(), item.number(), item.id().as_str()), (&b"to: ada"[..], 1, added.id()), "{store}");
         assert!(emails.claim().await.unwrap().is_none(), "{store}");
         item.complete_with(Some("sent"), vec!["to: bob".into()]).await.unwrap();
 

@@ -25,7 +25,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The target of what a command says to whoever started it.
+/// The target of what a command says to the user who started it.
 pub const SAY: &str = "leasehold::say";
 /// The target of starts and ends of runs: `schedule` and `work` tell them, and a `run` by hand only if it is asked to.
 pub const RUNS: &str = "leasehold::runs";
@@ -143,7 +143,7 @@ impl fmt::Display for Levels {
     }
 }
 
-/// Whether the verb goes on until it is told to end.
+/// Whether the verb runs until it gets a signal.
 fn runs_for_long(verb: &Verb) -> bool {
     match verb {
         Verb::Schedule(args) => matches!(args.verb, None | Some(ScheduleVerb::Run(_))),
@@ -156,12 +156,12 @@ fn runs_for_long(verb: &Verb) -> bool {
     }
 }
 
-/// Whether the process is part of a log that goes on for long: a scheduler's own run is.
+/// Whether the process writes into a long-lived log, as the runs of a scheduler do.
 fn is_long_log(verb: &Verb) -> bool {
     runs_for_long(verb) || matches!(verb, Verb::Run(args) if args.slot.adopt)
 }
 
-/// Whether whoever shows standard error needs no times: a person at a terminal, or the journal, which has its own. systemd says
+/// Whether lines need no times: standard error is a terminal, or the journal, which adds its own. systemd says
 /// in `JOURNAL_STREAM` which file the journal reads, as its device and inode.
 fn needs_no_times() -> bool {
     let stderr = std::io::stderr();

@@ -1,6 +1,6 @@
 //! Lines for standard error, which nobody waits for.
 //!
-//! Promise: whoever logs is not held up by a reader that has stopped: a terminal after Ctrl-S, a pager, a log driver that hangs.
+//! Promise: logging does not block on a reader that has stopped: a terminal after Ctrl-S, a pager, a log driver that hangs.
 //! Lines keep their order; those that were dropped are counted, and a line says so when there is a reader again. Non-promise:
 //! what the reader does not take within [`PATIENCE`] of the end of the process is lost.
 

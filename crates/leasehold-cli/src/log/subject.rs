@@ -1,6 +1,6 @@
 //! What this process is at: the run, or the item, that its lines are about.
 //!
-//! Promise: while one is set, each line has its fields, and names it in text where several are told of in one log.
+//! Promise: while one is set, each line has its fields, and names it in text where one log has several.
 //! Non-promise: a line that says itself what it is about is left as it is.
 
 use serde_json::Value;

@@ -134,7 +134,7 @@ impl Bounded {
     }
 }
 
-/// What stands for bytes that are not there.
+/// The line that is shown in place of missing bytes.
 pub fn gap_line(bytes: u64) -> String {
     format!("\n[leasehold: {bytes} bytes of output are left out here]\n")
 }
@@ -281,7 +281,7 @@ mod tests {
         assert!(kept[0].1.starts_with(b"000000000\n") && kept.last().unwrap().1.ends_with(b"000009999\n"));
         let (at, last) = kept.last().unwrap();
         assert_eq!(at + last.len() as u64, 100_000);
-        // Readers without us are told too.
+        // The line is in the file itself, so other readers see it too.
         let mut all = String::new();
         flate2::read::MultiGzDecoder::new(File::open(&path).unwrap()).read_to_string(&mut all).unwrap();
         let left_out = 100_000 - kept.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();

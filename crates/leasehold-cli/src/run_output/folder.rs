@@ -1,6 +1,6 @@
 //! The folder of a job's kept runs, as an open descriptor.
 //!
-//! The folder above may be shared: whoever may write there can make ours first, or put a link in its place.
+//! The folder above may be shared: anyone who may write there can make ours first, or put a link in its place.
 //!
 //! Promise: files are made, appended and removed only in a folder of this user that nobody else may write to, whatever the
 //! names on the way to it lead to meanwhile; links are not followed. Non-promise: that readers by path are protected.

@@ -9,7 +9,7 @@
 //! ROOT/web-1-1000/queue+mail/k.welcome.3-0123456789abcdef0123456789abcdef.fedcba98765432100123456789abcdef.log.gz
 //! ```
 
-use leasehold_core::{LeaseName, Right, Token};
+use leasehold_core::{LeaseName, Token, TokenKind};
 use leasehold_work::digest::digest;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ const SHOWN: usize = 60;
 pub struct RunFile {
     /// Of the job or the queue.
     pub folder: String,
-    /// Without [`ENDING`].
+    /// The file's name without [`ENDING`].
     pub stem: String,
 }
 
@@ -68,16 +68,16 @@ pub struct Named<'a> {
     pub item: Option<&'a str>,
     pub epoch: u64,
     pub nonce: &'a str,
-    /// Of an item.
+    /// Only the files of items have one.
     pub lineage: Option<&'a str>,
 }
 
 /// The folder of a lease's runs; of an item's, and what it is called there.
 pub fn folder_of(lease: &LeaseName, spool: Option<&str>) -> (String, Option<String>) {
     let text = lease.as_str();
-    match (Right::of(lease), text.rsplit_once('/')) {
-        (Right::Item, Some((queue, item))) => (queue.replace('/', "+"), Some(item.to_owned())),
-        (Right::SpoolFile, Some((_, item))) => (spool_folder(spool.unwrap_or_default()), Some(item.to_owned())),
+    match (TokenKind::of(lease), text.rsplit_once('/')) {
+        (TokenKind::Item, Some((queue, item))) => (queue.replace('/', "+"), Some(item.to_owned())),
+        (TokenKind::SpoolFile, Some((_, item))) => (spool_folder(spool.unwrap_or_default()), Some(item.to_owned())),
         // No name of a lease has a `+`.
         _ => (text.replace('/', "+"), None),
     }

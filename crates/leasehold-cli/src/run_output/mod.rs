@@ -18,7 +18,7 @@ use crate::supervise::settlement::PATIENCE;
 use crate::supervise::{Gathered, Sink, Tail};
 use layout::RunFile;
 use leasehold_core::item::QueueName;
-use leasehold_core::{Coordinator, LeaseName, Right, Slot, Timestamp, Token};
+use leasehold_core::{Coordinator, LeaseName, Slot, Timestamp, Token, TokenKind};
 use leasehold_work::output::{Ring, RunOutput, Usage};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -93,7 +93,8 @@ impl Keep {
         self.gathered.bytes() > 0
     }
 
-    /// Ends it, and writes the record; gives its name if it has any output. The lease is released by then, so this may take a moment, not more.
+    /// Ends it, and writes the record. Returns its name if it has any output. The lease is released by then, so this may
+    /// take a moment, but not longer.
     pub async fn end(&self, coordinator: Option<&Coordinator>, facts: RunFacts) -> Option<LeaseName> {
         self.gathered.close();
         let total = self.gathered.bytes();
@@ -170,13 +171,13 @@ impl Keep {
 
 /// Where the ends of the runs of this token's lease or queue are; none for a spool, which has no store.
 pub fn ring(token: &Token, runs: u64) -> Option<Ring> {
-    match Right::of(&token.lease) {
-        Right::Lease => Some(Ring::of_lease(&token.lease, token.lineage, runs)),
-        Right::Item => {
+    match TokenKind::of(&token.lease) {
+        TokenKind::Lease => Some(Ring::of_lease(&token.lease, token.lineage, runs)),
+        TokenKind::Item => {
             let queue: QueueName = token.lease.as_str().split('/').nth(1)?.parse().ok()?;
             Some(Ring::of_queue(&queue, runs))
         }
-        Right::SpoolFile => None,
+        TokenKind::SpoolFile => None,
     }
 }
 

@@ -29,7 +29,7 @@ pub fn check_variables(env: &BTreeMap<String, String>) -> Result<()> {
 /// Where output is kept.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// Nowhere.
+    /// Output is not stored.
     Off,
     Folder(PathBuf),
     /// Below an address in a bucket.
@@ -147,7 +147,7 @@ impl Settings {
         })
     }
 
-    /// What a process of ours that reads no files is told of it.
+    /// The same setting as environment variables, for processes of ours that read no files.
     pub fn output_environment(&self) -> [(&'static str, String); 3] {
         let output = match (&self.output.value, self.keeping()) {
             (Some(target), _) => target.portable(),

@@ -1,4 +1,4 @@
-//! A command's output that passes through us: to our own output, and to whoever else wants it.
+//! A command's output that passes through us, to our own output and to other consumers.
 //!
 //! Promise: without a name before each line it is passed on as it came. With one, it is passed on line by line, each in one
 //! write, so that several runs on one terminal or in one file never mix within a line. What is gathered besides never keeps
@@ -28,7 +28,7 @@ pub struct Capture {
     pub evidence: Option<Evidence>,
     /// Put before each line that is passed on.
     pub prefix: Option<String>,
-    /// Gathers the lines.
+    /// Where the last lines are collected; none if nobody needs them.
     pub gathered: Option<Gathered>,
 }
 
@@ -206,13 +206,13 @@ pub struct Copying {
 
 impl Copying {
     /// Waits until everything has arrived, however slow its reader is. To be called once all that could write is dead:
-    /// a process that is not below us may hold the other end for ever, so a pipe that then stays silent has ended.
+    /// a process that is not below us may keep the other end open, so a pipe that then stays silent counts as ended.
     pub async fn arrive(&mut self) {
         self.ended.send_replace(true);
         let _ = (&mut self.task).await;
     }
 
-    /// Whether it has.
+    /// Whether everything has arrived.
     pub fn has_arrived(&self) -> bool {
         self.task.is_finished()
     }

@@ -8,7 +8,7 @@
 //! or ends the supervisor does not touch it. It never waits for the supervisor: what cannot be said at once is said later.
 //!
 //! It may be started before the lease is acquired, because starting a process takes longer than acquiring a lease. It runs
-//! nothing until it is told to begin; if the supervisor goes without saying so, it goes too.
+//! nothing before it gets the order to begin; if the supervisor ends without a word, it ends too.
 //!
 //! Where it can, it puts the command into a control group of its own, which the kernel ends as one. Elsewhere it looks
 //! for the processes itself.

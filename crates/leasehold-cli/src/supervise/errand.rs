@@ -1,6 +1,6 @@
-//! An errand: a command beside the work, such as one that tells people, with a time to be done in.
+//! An errand: a command next to the work, such as one that notifies people, with a time limit.
 //!
-//! Promise: when the time is over, or whoever waits for it is gone, every process of it is ended, however it was started; what
+//! Promise: when the time is over, or the waiting future is dropped, every process of it is ended, however it was started; what
 //! it leaves in the background is ended when it has ended itself. Non-promise: its standard output is read by nobody.
 
 use super::deadlines::Deadlines;
@@ -53,7 +53,7 @@ impl Errand {
         let stdin = child.stdin.take();
         let mut feeding = std::pin::pin!(async move {
             if let Some(mut stdin) = stdin {
-                // Whoever does not read it has it in the environment.
+                // A command that does not read it has it in the environment.
                 let _ = stdin.write_all(&input).await;
             }
         });

@@ -18,10 +18,10 @@ pub struct Evidence {
     last_output: Arc<AtomicU64>,
 }
 
-/// Whether output counts.
+/// Whether output counts as progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// It does.
+    /// What the command prints is progress.
     Counts,
     /// It does not, and is not looked at.
     Ignored,

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum Ended {
     /// By itself, with this code.
     Exited(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Killed(i32),
     /// It could not be started.
     NotStarted(Trouble),
@@ -82,7 +82,7 @@ pub enum TimeLimit {
 /// runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Nobody did.
+    /// The command ended without being asked to.
     No,
     /// It was sent SIGTERM for it.
     ToFinish,

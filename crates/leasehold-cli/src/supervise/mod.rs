@@ -110,7 +110,7 @@ pub async fn supervise<T: Tenancy>(
         tokio::select! {
             biased;
             () = copying.arrive() => {}
-            // The end is told in time, and the rest of the output arrives after that.
+            // The end is recorded in time, and the rest of the output arrives after that.
             _ = keeper.lost() => {}
             number = signals.next_ending() => supervisor.cut = Some(number),
         }
@@ -156,7 +156,7 @@ struct Supervisor {
     notes: Vec<String>,
     cut: Option<i32>,
     usage: Option<Usage>,
-    /// Removed with us.
+    /// The file is removed when this is dropped.
     context: Option<ContextFile>,
     managed: bool,
 }
@@ -204,7 +204,7 @@ impl Supervisor {
                         KeeperState::Lost(loss) => due = due.min(self.lose(&loss)),
                     }
                 }
-                // Renewals go on: it has the time that the request gives it, and is killed only if the lease is taken.
+                // The lease is still renewed: the command has the time of the request, and is killed only if the lease is taken.
                 Ok(()) = asked.changed() => if let Some(drain) = &*asked.borrow_and_update() {
                     // Once: for many programs a second one means to drop everything.
                     let is_first = !std::mem::replace(&mut was_asked, true);
@@ -238,7 +238,7 @@ impl Supervisor {
         }
     }
 
-    /// Passes a signal on. What schedulers and workers are told to end ends, whether it listens or not.
+    /// Passes a signal on. A command that a scheduler or a worker must end is killed if it ignores the signal.
     fn pass_on(&mut self, number: i32) {
         self.order(Order::Signal(number));
         if self.managed && Signals::is_ending(number) {
@@ -323,17 +323,17 @@ impl Supervisor {
     }
 
     /// The command was stopped. If it reached for the terminal, it gets it, in its turn. Otherwise stop with it, as one
-    /// job, and go on with it. Meanwhile nobody renews; the dead-man ends the command if that lasts too long.
+    /// job, and continue with it. Meanwhile nobody renews; the dead-man ends the command if that lasts too long.
     fn suspend(&self, signal: i32) {
         let (Some(terminal), Some(group)) = (&self.terminal, self.group) else { return };
         let reached = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == signal);
         if signal == Signal::STOP.as_raw() {
-            // Not from the terminal: whoever stopped it will continue it.
+            // Not from the terminal: the process that stopped it will continue it.
             return;
         }
         if reached {
             if !crate::stopping::reach(|| terminal.lend_when_continued(group)) {
-                // Nobody is left to bring it to the front, so it is told what the system tells such a group.
+                // Nobody is left to bring it to the foreground, so it gets the signal that the kernel sends to such a group.
                 signal_group(group, Signal::HUP);
             }
         } else {

@@ -173,7 +173,7 @@ pub struct Settlement {
     pub verdict: Verdict,
     pub exit: Exit,
     pub ended: Ended,
-    /// Whether the store, or the queue, was told.
+    /// Whether the end is recorded in the store or the queue.
     pub is_recorded: bool,
     /// What it has used, where the system says so.
     pub usage: Option<Usage>,
@@ -275,7 +275,7 @@ pub fn own_exit(ended: &Ended, time_limit: TimeLimit, program: &OsStr) -> Exit {
     }
 }
 
-/// Tries until it is told, or gives why it could not be. `stop` ends the waiting.
+/// Retries until the end is recorded, or returns why it could not be. `stop` ends the waiting.
 async fn tell<T>(
     name: &str,
     trust_until: Moment,
@@ -328,7 +328,7 @@ async fn tell<T>(
     }
 }
 
-/// Nobody reads milliseconds.
+/// Rounded up to whole seconds, for messages.
 const fn rounded(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() + 1)
 }

@@ -84,7 +84,7 @@ impl Signals {
         while self.receiver.try_recv().is_ok() {}
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> i32 {
         match self.receiver.recv().await {
             Some(number) => {

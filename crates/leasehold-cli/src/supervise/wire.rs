@@ -24,7 +24,7 @@ pub struct Arguments {
     pub channel: i32,
     /// What tells the command's control group from all others; none if it is to have none.
     pub cgroup_key: Option<String>,
-    /// The command.
+    /// The program and its arguments.
     pub command: Vec<OsString>,
 }
 
@@ -47,7 +47,7 @@ impl Arguments {
     }
 }
 
-/// From the supervisor.
+/// What the supervisor says to the dead-man.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// The command is to find this in its environment. Before [`Order::Begin`].
@@ -62,7 +62,7 @@ pub enum Order {
     Stop(Duration),
 }
 
-/// From the dead-man.
+/// What the dead-man says to the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// The command runs, in a group of its own with this number.
@@ -84,7 +84,7 @@ pub enum Report {
 }
 
 /// What is said to the other side, in order and without a gap: a socket may take half a line, or nothing for want of memory.
-/// Whoever has one waits for [`Outbox::retry_time`] beside its other work, and never for the other side.
+/// Its owner waits for [`Outbox::retry_time`] along with its other work, and never blocks on the other side.
 #[derive(Debug)]
 pub struct Outbox {
     socket: OwnedWriteHalf,
@@ -102,7 +102,7 @@ impl Outbox {
         self.push();
     }
 
-    /// Says what is left to say, as far as the socket takes it.
+    /// Sends the rest, as far as the socket accepts it.
     pub fn push(&mut self) {
         while !self.unsent.is_empty() {
             match self.socket.try_write(&self.unsent) {

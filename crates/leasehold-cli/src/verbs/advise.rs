@@ -17,7 +17,7 @@ use std::time::Duration;
 /// The shortest TTL that is advised for `run`: a store may be away for two thirds of it.
 const SHORTEST: Duration = Duration::from_secs(15);
 const TIMES_SLOWEST: u64 = 12;
-/// Fewer say little.
+/// No advice is given on fewer runs.
 const FEW: u64 = 10;
 
 pub async fn advise(context: &Context, args: &Name) -> Result<Exit> {

@@ -1,4 +1,4 @@
-//! `check --missed`: is a job late, or was it missed, whoever should have run it?
+//! `check --missed`: is a job late, or was it missed, on whichever machine it should have run?
 
 use crate::args::Check as Args;
 use crate::context::Context;
@@ -62,7 +62,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
     }
 }
 
-/// A store in which nothing can be missed is not the one that was meant, and whoever asks every ten minutes must hear of it.
+/// A store without published jobs is probably the wrong one, and a check that runs every ten minutes must not hide that.
 fn nothing_published(context: &Context, what: &str) -> Result<Exit> {
     let store = &context.settings()?.store.value;
     output::say(&format!(
@@ -79,7 +79,7 @@ type OverdueJob = (LeaseName, Definition, Overdue);
 struct Surveyed {
     /// What is late or missed.
     found: Vec<OverdueJob>,
-    /// Of how many.
+    /// How many jobs were looked at.
     count: usize,
     /// What nobody can tell it of: anybody who may publish one job could otherwise hide all others.
     unknown: Vec<(LeaseName, Error)>,

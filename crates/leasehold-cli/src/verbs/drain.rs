@@ -1,6 +1,6 @@
 //! `revoke --drain`, `hand-off --drain`: the holder is asked to finish before its lease is taken.
 //!
-//! Promise: nothing is taken here. The request runs out by itself, so whoever is killed while waiting leaves the lease as it
+//! Promise: nothing is taken here. The request expires by itself, so a command that is killed while waiting leaves the lease as it
 //! would have been; the holder was asked all the same.
 
 use super::operate::refused;
@@ -26,7 +26,7 @@ pub struct Asking {
     pub within: Ttl,
 }
 
-/// Asks whoever holds the lease to finish, and waits for it. Gives the lease as it was seen last: free, or held on.
+/// Asks the holder to finish, and waits for it. Returns the lease as it was seen last: free, or still held.
 pub async fn drain(coordinator: &Coordinator, seen: Inspection, asking: Asking) -> Result<Inspection> {
     let Inspection { lease, now, .. } = &seen;
     let Asking { by, why, expected, within } = asking;

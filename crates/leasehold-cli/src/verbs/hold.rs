@@ -12,7 +12,7 @@ use crate::view;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
     Acquired, Ask, Checkpoint, Drain, Error, Event, HolderId, Kind, LeaseName, Marker, Outcome, Released, Resolved,
-    Result, Right, Token, TokenState,
+    Result, Token, TokenKind, TokenState,
 };
 use leasehold_work::Renewed;
 use leasehold_work::queue::{ItemName, Queue};
@@ -61,7 +61,7 @@ pub async fn acquire(context: &Context, args: &Acquire) -> Result<Exit> {
 
 /// Tells a script that an operator asks it to finish.
 pub fn tell_asked(token: &Token, drain: &Drain) {
-    let until = output::rfc3339(drain.until);
+    let until = output::rfc3339(drain.until());
     output::say(&format!("`{token}` is {drain}; release it by {until}, or it is taken away then"));
 }
 
@@ -82,14 +82,14 @@ pub async fn renew(context: &Context, args: &Renew) -> Result<Exit> {
 /// The record as `show` and `queue show` print it; a spool's file has none.
 async fn record(opened: &OpenToken, token: &Token) -> Result<Option<Value>> {
     let Some(coordinator) = &opened.coordinator else { return Ok(None) };
-    match Right::of(&token.lease) {
-        Right::Lease => Ok(Some(view::lease_json(&coordinator.inspect(&token.lease).await?))),
-        Right::Item => {
+    match TokenKind::of(&token.lease) {
+        TokenKind::Lease => Ok(Some(view::lease_json(&coordinator.inspect(&token.lease).await?))),
+        TokenKind::Item => {
             let ItemName { queue, id } = ItemName::of(token)?;
             let seen = Queue::new(coordinator.store().clone(), queue).inspect(&id).await?;
             Ok(Some(items::item(&seen.name, &seen.item, seen.now, true)))
         }
-        Right::SpoolFile => Ok(None),
+        TokenKind::SpoolFile => Ok(None),
     }
 }
 
@@ -110,7 +110,7 @@ pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
     let token = context.token(args.token.as_deref())?;
     let opened = context.open_token(&token).await?;
     let found = opened.resolve().await?;
-    let (Some(coordinator), Right::Lease) = (&opened.coordinator, found.right) else {
+    let (Some(coordinator), TokenKind::Lease) = (&opened.coordinator, found.kind) else {
         return Err(not_released(&found, &token));
     };
     releasable(&found, &token)?;
@@ -146,8 +146,8 @@ fn not_released(found: &Resolved, token: &Token) -> Error {
     if !found.is_newest() {
         return found.refusal(token);
     }
-    let queue = match (found.right, token.lease.as_str().split('/').nth(1)) {
-        (Right::Item, Some(queue)) => queue,
+    let queue = match (found.kind, token.lease.as_str().split('/').nth(1)) {
+        (TokenKind::Item, Some(queue)) => queue,
         _ => "spool:PATH",
     };
     let message = format!(

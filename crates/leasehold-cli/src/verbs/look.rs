@@ -45,7 +45,7 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
             }
             shown = signature;
         }
-        // What is damaged is told once, not with every look.
+        // Damage is reported once, not with every look.
         let messages: Vec<String> = damaged.iter().map(ToString::to_string).collect();
         if told != messages {
             messages.iter().for_each(|message| output::say(message));
@@ -161,7 +161,7 @@ pub async fn show(context: &Context, args: &Name) -> Result<Exit> {
     context.print(|| view::shown_json(&lease, fenced), || view::lease_page(&lease, fenced))
 }
 
-/// Latest first.
+/// Prints the transfers of a lease, latest first.
 pub async fn history(context: &Context, args: &History) -> Result<Exit> {
     let lease = context.lease(&args.name).await?;
     let history = context.history(&lease).await?;

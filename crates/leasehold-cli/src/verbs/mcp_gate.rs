@@ -220,7 +220,7 @@ impl Out {
             let waiting = if whole > 0 { std::mem::take(&mut state.waiting) } else { Vec::new() };
             state.inside = chunk.last() != Some(&b'\n');
             if write(&chunk[..whole]).and_then(|()| write(&waiting)).and_then(|()| write(&chunk[whole..])).is_err() {
-                // The client is gone: the server hears of it by its input, or by a full pipe.
+                // The client is gone: the server notices by its input, or by a full pipe.
                 return;
             }
         }

@@ -74,7 +74,7 @@ pub enum Asked {
         ttl: Ttl,
     },
     Pause,
-    /// The same for a job that is in the file: its name is right, whether it ever ran or not.
+    /// The same for a job that is in the file: its name is valid, even if it never ran.
     PauseJob,
     Resume,
     Advance(Advance),

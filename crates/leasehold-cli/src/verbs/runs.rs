@@ -140,7 +140,7 @@ fn rows(job: &LeaseName, mut journal: Journal, seen: &Inspection, history: &[Arc
             other => {
                 let attempts = other.as_ref().map_or(0, |entry| entry.attempts) + 1;
                 let (epoch, ran_for_ms) = (Some(transfer.epoch), transfer.held_for_ms);
-                let entry = Entry { epoch, attempts, ran_for_ms, ..Entry::new(slot, fate, transfer.at, &to.host) };
+                let entry = Entry { epoch, attempts, ran_for_ms, ..Entry::new(slot, fate, transfer.at, to.host()) };
                 match other {
                     Some(old) => *old = entry,
                     None => journal.entries.push(entry),

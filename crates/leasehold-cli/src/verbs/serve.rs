@@ -98,7 +98,7 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     Ok(exit)
 }
 
-/// Where people find the page. An address that stands for all of this machine's is none that a browser can open.
+/// Where people find the page. An address that means all of this machine's cannot be opened in a browser.
 fn page(scheme: &str, address: SocketAddr, prefix: &str) -> String {
     let place = match address.ip().is_unspecified() {
         true => format!("{}:{}", leasehold_system::host::name(), address.port()),
@@ -182,7 +182,7 @@ async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
     let reserved = file.map(Reserved::make).transpose()?;
     let Some((secret, record)) = keys.bootstrap(by(None)?).await? else { return Ok(()) };
     let shown = match reserved {
-        Some(file) => file.keep(&secret),
+        Some(file) => file.write(&secret),
         // Not by the log, which may be turned off, or collected where others read it.
         None => writeln!(
             std::io::stderr(),
@@ -214,7 +214,7 @@ async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
 struct Reserved<'a> {
     path: &'a Path,
     file: File,
-    is_kept: bool,
+    is_written: bool,
 }
 
 impl<'a> Reserved<'a> {
@@ -225,24 +225,24 @@ impl<'a> Reserved<'a> {
             Error::new(Kind::Unavailable, message).with_source(e)
         };
         let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(cannot)?;
-        let mut reserved = Reserved { path, file, is_kept: false };
-        let room = writeln!(reserved.file, "{:72}", "");
-        room.and_then(|()| reserved.file.sync_all()).map_err(cannot)?;
+        let mut reserved = Reserved { path, file, is_written: false };
+        let written = writeln!(reserved.file, "{:72}", "");
+        written.and_then(|()| reserved.file.sync_all()).map_err(cannot)?;
         Ok(reserved)
     }
 
-    fn keep(mut self, secret: &Secret) -> std::io::Result<()> {
+    fn write(mut self, secret: &Secret) -> std::io::Result<()> {
         self.file.seek(SeekFrom::Start(0))?;
         writeln!(self.file, "{}", secret.reveal())?;
         self.file.sync_all()?;
-        self.is_kept = true;
+        self.is_written = true;
         Ok(())
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if !self.is_kept {
+        if !self.is_written {
             let _ = std::fs::remove_file(self.path);
         }
     }

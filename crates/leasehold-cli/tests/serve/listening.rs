@@ -122,5 +122,6 @@ fn sigterm_ends_it_with_0_and_idle_connections_are_closed() {
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).unwrap();
     assert_eq!(server.running.end().code, 0);
-    assert!(TcpStream::connect(server.address).is_err());
+    let refused = TcpStream::connect(server.address).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{refused}");
 }

@@ -59,10 +59,10 @@ pub(crate) async fn no_error_is_a_grant(bench: Bench) -> Verdict {
             let leases = Coordinator::new(faulty.clone());
             let lease = fresh_name("fail-closed")?;
             let holder = HolderId::new(None);
-            let nonce = holder.nonce;
+            let nonce = holder.nonce();
             let answer = leases.acquire(&lease, &Ask::new(holder, Ttl::MAX)).await;
             let record = sound.inspect(&lease).await?.record;
-            let held = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce == nonce);
+            let held = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce() == nonce);
             match answer {
                 Ok(Acquired::Granted(mut grant)) => {
                     ensure!(held, "{fault:?} at call {call}: granted without a record");
@@ -92,7 +92,7 @@ pub(crate) async fn a_dropped_call_leaves_nothing_held_for_ever(bench: Bench) ->
     for polls in 1..=MAX_POLLS {
         let lease = fresh_name("dropped")?;
         let holder = HolderId::new(None);
-        let nonce = holder.nonce;
+        let nonce = holder.nonce();
         let ask = Ask::new(holder, Ttl::MAX);
         let ended = polled(leases.acquire(&lease, &ask), polls).await;
         ensure!(
@@ -112,7 +112,7 @@ async fn comes_in_next(bench: &Bench, leases: &Coordinator, lease: &LeaseName, d
     // Twice, because a request that was on its way when the call was dropped may arrive after the first look.
     for _ in 0..2 {
         if let Some(tenure) = &leases.inspect(lease).await?.record.tenure {
-            ensure!(tenure.holder.nonce == dropped, "after a dropped call somebody else holds it: {tenure:?}");
+            ensure!(tenure.holder.nonce() == dropped, "after a dropped call somebody else holds it: {tenure:?}");
             ensure!(
                 tenure.deadline <= tenure.granted_at.plus(Ttl::MAX.get()),
                 "after a dropped call it is held for longer than its ttl: {tenure:?}"

@@ -409,7 +409,7 @@ impl Releasing<'_> {
 /// The outcome of an operator's order.
 #[derive(Debug)]
 pub enum Operated {
-    /// Carried out.
+    /// It was carried out, and the record is written.
     Done(Box<Carried>),
     /// Carried out; the grant for the new holder.
     HandedOff(Box<Grant>),

@@ -133,7 +133,7 @@ impl fmt::Display for ItemId {
 /// An item of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemName {
-    /// The queue.
+    /// The queue that it is in.
     pub queue: QueueName,
     /// The item in it.
     pub id: ItemId,
@@ -221,7 +221,7 @@ impl FromStr for Priority {
 /// A position in the line of a queue: one turn of one item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinePosition {
-    /// The item.
+    /// The item that has this position.
     pub item: ItemName,
     /// The part of the line that it is in.
     pub section: Section,

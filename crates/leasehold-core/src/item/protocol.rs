@@ -23,7 +23,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Work on it.
+    /// Become the item's worker.
     Claim {
         /// Who asks. The claim gets this holder's nonce.
         holder: HolderId,
@@ -32,21 +32,21 @@ pub enum Request {
     },
     /// Keep working on it for another TTL.
     Renew {
-        /// Which claim.
+        /// The claim that asks.
         claim: Claim,
         /// How long from now.
         ttl: Ttl,
     },
     /// Record how far the work has come.
     Progress {
-        /// Which claim.
+        /// The claim that asks.
         claim: Claim,
         /// What to record.
         report: Report,
     },
-    /// Complete it.
+    /// Record that the work is done.
     Complete {
-        /// Which claim.
+        /// The claim that asks.
         claim: Claim,
         /// The result that the worker leaves.
         result: Option<Payload>,
@@ -55,7 +55,7 @@ pub enum Request {
     },
     /// Record that the attempt failed.
     Fail {
-        /// Which claim.
+        /// The claim that asks.
         claim: Claim,
         /// Why it failed.
         why: Reason,
@@ -67,7 +67,7 @@ pub enum Request {
     },
     /// Give it back untried.
     Return {
-        /// Which claim.
+        /// The claim that asks.
         claim: Claim,
         /// How long it then waits before it may be claimed again; none if it keeps its position in line.
         wait: Option<Duration>,
@@ -140,7 +140,7 @@ pub enum Order {
     Relocate {
         /// The migration's own number.
         migration: Nonce,
-        /// Which step.
+        /// What the migration does next.
         step: Step,
         /// What [`Step::Leave`] does if somebody has claimed it.
         holder: Holder,
@@ -433,7 +433,7 @@ fn moved(
     Decision::Write(Box::new(next))
 }
 
-/// Takes in the item of another store over what is left of it here.
+/// Takes in the item of another store, in place of its former record here.
 fn arrive(item: &Item, migration: Nonce, from: &Address, other: &Item) -> Decision {
     match &item.relocation {
         Some(Relocation::Arriving { migration: known, .. }) if *known == migration => Decision::AlreadyApplied,
@@ -448,7 +448,7 @@ fn arrive(item: &Item, migration: Nonce, from: &Address, other: &Item) -> Decisi
 /// An item of another store, as this store takes it in.
 pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
     let relocation = Some(Relocation::Arriving { from: from.clone(), migration });
-    // A new turn, so that no earlier position here stands for it.
+    // A new turn, so that no earlier position in line is taken for its own.
     Item { relocation, turn: other.epoch, ..other.clone() }
 }
 

@@ -34,7 +34,7 @@ pub enum State {
     Ready,
     /// A worker has it, until the deadline unless renewed.
     Claimed(Tenure),
-    /// Completed, once.
+    /// The work was completed; the item is not worked on again.
     Done {
         /// When, in store time.
         at: Timestamp,

@@ -261,7 +261,7 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorMark {
-    /// The operator.
+    /// The operator, as the command or the server names them.
     pub by: Who,
     /// The operator's reason.
     pub why: Why,
@@ -275,14 +275,10 @@ pub struct OperatorMark {
 /// else gets it until the time is over, or the epoch has moved on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
 pub struct Drain {
-    /// Who asks, why and when.
-    pub asked: OperatorMark,
-    /// The epoch whose holder is asked.
-    pub epoch: Epoch,
-    /// When the request expires, in store time.
-    pub until: Timestamp,
+    pub(crate) asked: OperatorMark,
+    pub(crate) epoch: Epoch,
+    pub(crate) until: Timestamp,
 }
 
 impl Drain {
@@ -291,6 +287,21 @@ impl Drain {
         let until = asked.at.plus(within.get());
         let earlier = earlier.filter(|earlier| earlier.is_live(epoch, asked.at)).map(|earlier| earlier.until);
         Drain { epoch, until: earlier.map_or(until, |earlier| earlier.max(until)), asked }
+    }
+
+    /// Who asks, why and when.
+    pub const fn asked(&self) -> &OperatorMark {
+        &self.asked
+    }
+
+    /// The epoch whose holder is asked.
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// When the request expires, in store time.
+    pub const fn until(&self) -> Timestamp {
+        self.until
     }
 
     /// Whether it is in force at `now` for a record of this epoch.

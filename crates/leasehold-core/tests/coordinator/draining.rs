@@ -61,7 +61,7 @@ async fn a_request_whose_answer_was_lost_is_made_once_and_an_epoch_that_has_move
     bench.store.next(Call::Swap, &[Fault::LostReply]);
     assert!(matches!(bench.operate(DRAIN).await, Ok(Operated::Done(_))));
     let drain = bench.record().await.drain.unwrap();
-    assert_eq!((drain.epoch, drain.asked.by.as_str()), (epoch(1), "ann"));
+    assert_eq!((drain.epoch(), drain.asked().by.as_str()), (epoch(1), "ann"));
     let (by, why) = ("bob".parse().unwrap(), "late".parse().unwrap());
     let order = Order::Drain { within: ttl(TTL) };
     let late = bench.leases.operate_if(&name(), by, why, Some(epoch(9)), order).await.unwrap();

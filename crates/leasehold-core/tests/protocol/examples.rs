@@ -576,11 +576,9 @@ fn a_checkpoint_outlives_its_tenure_and_stays_until_a_new_one_comes() {
 fn the_largest_possible_record_still_encodes() {
     // Every text at its bound, in the characters that JSON makes longest: a quote doubles in a printable line, and a
     // control character, which a checkpoint may have, grows sixfold. Every number at its longest too.
-    let worst = |n: u128| HolderId {
-        host: "\"".repeat(64),
-        pid: u32::MAX,
-        nonce: Nonce::from_u128(u128::MAX - n),
-        label: "\"".repeat(64).parse().unwrap(),
+    let worst = |n: u128| {
+        let quotes = "\"".repeat(64);
+        HolderId::of(quotes.clone(), u32::MAX, Nonce::from_u128(u128::MAX - n), quotes.parse().unwrap())
     };
     let order = |nonce: u128, order: Order| Request::Operate {
         lineage: leasehold_core::Lineage::from_u128(1),
@@ -607,7 +605,7 @@ fn the_largest_possible_record_still_encodes() {
     for n in 1..=TRANSFERS_KEPT as u128 + 8 {
         record = write(&record, &order(n, Order::HandOff { to: worst(n), ttl: leasehold_core::Ttl::MAX }), long + 9);
     }
-    let held = Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce };
+    let held = Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce() };
     let report = Report {
         marker: Some("\"".repeat(200).parse().unwrap()),
         checkpoint: Some(Checkpoint::new("\u{1}".repeat(Checkpoint::MAX_BYTES)).unwrap()),
@@ -666,10 +664,10 @@ fn a_second_request_to_finish_takes_the_place_of_the_first_and_a_revocation_ends
     let first = write(&held_by_1(), &operate(9, drain(30)), 1_000);
     assert_eq!(decide(&first, &operate(9, drain(30)), at(2_000)), Decision::AlreadyApplied);
     let second = write(&first, &operate(10, drain(60)), 2_000);
-    assert_eq!(second.drain.as_ref().map(|drain| drain.until), Some(at(62_000)));
+    assert_eq!(second.drain.as_ref().map(|drain| drain.until()), Some(at(62_000)));
     // A shorter one does not let others in within the time of the first.
     let shorter = write(&first, &operate(12, drain(1)), 2_000);
-    assert_eq!(shorter.drain.as_ref().map(|drain| drain.until), Some(at(31_000)));
+    assert_eq!(shorter.drain.as_ref().map(|drain| drain.until()), Some(at(31_000)));
     assert_eq!(write(&second, &operate(11, Order::Revoke), 3_000).drain, None);
 }
 

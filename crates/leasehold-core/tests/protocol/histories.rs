@@ -382,7 +382,7 @@ pub(crate) fn play(
         history.record = match step.decision {
             Decision::Write(next) => {
                 if let Some(tenure) = next.tenure.as_ref().filter(|_| next.epoch > step.before.epoch) {
-                    history.tenures.push(Claim { epoch: next.epoch, nonce: tenure.holder.nonce });
+                    history.tenures.push(Claim { epoch: next.epoch, nonce: tenure.holder.nonce() });
                 }
                 *next
             }

@@ -17,11 +17,11 @@ fn every_answer_is_the_specifications() {
             prop_assert_eq!(answer(&step.decision), expected, "{:?} on {:?}", step.request, step.before);
             let Decision::Write(next) = &step.decision else { return Ok(()) };
             prop_assert_eq!(next.epoch.get(), spec.epoch);
-            let holder = next.tenure.as_ref().map(|t| (t.holder.nonce.as_u128(), t.deadline.as_millis()));
+            let holder = next.tenure.as_ref().map(|t| (t.holder.nonce().as_u128(), t.deadline.as_millis()));
             prop_assert_eq!(holder, spec.holder);
             prop_assert_eq!(next.paused.is_some(), spec.paused.is_some());
             let drain = next.drain.as_ref();
-            let drain = drain.map(|d| (d.asked.nonce.as_u128(), d.epoch.get(), d.until.as_millis()));
+            let drain = drain.map(|d| (d.asked().nonce.as_u128(), d.epoch().get(), d.until().as_millis()));
             prop_assert_eq!(drain, spec.drain);
             prop_assert_eq!(next.forgotten.as_ref().map(|mark| mark.nonce.as_u128()), spec.forgotten);
             prop_assert_eq!(next.last_run.map(|at| at.as_millis()), spec.last_run);
@@ -162,7 +162,7 @@ fn only_the_holder_renews_releases_reports_and_completes() {
                 | Request::Complete { claim, .. } => *claim,
                 _ => return Ok(()),
             };
-            let holds = step.before.tenure.as_ref().map(|t| (step.before.epoch, t.holder.nonce));
+            let holds = step.before.tenure.as_ref().map(|t| (step.before.epoch, t.holder.nonce()));
             prop_assert_eq!(holds, Some((asked.epoch, asked.nonce)));
             Ok(())
         })

@@ -55,7 +55,7 @@ impl Dice {
 }
 
 pub fn holder(number: u128) -> HolderId {
-    HolderId { host: "host".into(), pid: 7, nonce: Nonce::from_u128(number), label: "worker".parse().unwrap() }
+    HolderId::of("host", 7, Nonce::from_u128(number), "worker".parse().unwrap())
 }
 
 pub fn ttl(seconds: u64) -> Ttl {

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(note.read().as_ref(), Some(&shorter));
         note.forget();
         assert_eq!(note.read(), None);
-        // What is no file of ours is not written through.
+        // A link in place of our file is not written through.
         let elsewhere = folder.path().join("elsewhere");
         fs::write(&elsewhere, "theirs").unwrap();
         std::os::unix::fs::symlink(&elsewhere, &note.path).unwrap();

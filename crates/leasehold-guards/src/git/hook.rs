@@ -96,7 +96,7 @@ pub struct Hooks {
 /// A hook that is in force after an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstalledHook {
-    /// Its file.
+    /// Where it is, in the hooks folder of the repository.
     pub path: PathBuf,
     /// Whether it is somebody else's, runs ours, and was left as it is.
     pub is_kept: bool,

@@ -38,7 +38,7 @@ const UNPACK: &str = "remote unpack failed:";
 pub(super) enum Failure {
     /// These branches have commits that ours do not.
     Behind { error: Error, names: Vec<String> },
-    /// Anything else.
+    /// Any other error: pushing again would not help.
     Final(Error),
 }
 

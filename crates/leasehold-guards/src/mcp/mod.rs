@@ -40,7 +40,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 pub struct Closed {
     /// What the caller can do about it.
     pub kind: Kind,
-    /// One line.
+    /// The reason, in one line.
     pub message: String,
     /// The epoch of the caller's token.
     pub held: Epoch,

@@ -13,7 +13,7 @@ const BLANKS: usize = 130;
 /// How a body is made unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Salt {
-    /// It is not.
+    /// The body is sent as it is.
     None,
     /// A line of blanks and tabs at its end.
     Blank,

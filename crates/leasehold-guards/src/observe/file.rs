@@ -22,9 +22,9 @@ steps! {
         SyncFence = "sync the fence folder",
         /// A lower epoch's permit is renamed aside.
         SetAside = "set a lower permit aside",
-        /// It is emptied.
+        /// A lower permit is emptied.
         Empty = "empty a lower permit",
-        /// It is removed.
+        /// A lower permit is removed.
         Remove = "remove a lower permit",
         /// Our permit is marked: every lower epoch was torn down.
         MarkSealed = "mark the permit as sealed",

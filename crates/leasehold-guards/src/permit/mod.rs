@@ -49,7 +49,7 @@ pub(crate) const STAGE: &str = "stage-";
 const MAX_ENTRIES: usize = 64;
 /// How many listings a seal takes to see no lower permit: others may create theirs meanwhile, and withdraw them.
 const MAX_LISTINGS: usize = 1024;
-/// Permissions are those of the artifact's folder: whoever may write there may fence there.
+/// The umask applies: users who may write to the artifact's folder may fence there.
 const FOLDER_MODE: u32 = 0o777;
 
 /// The fence folder of one artifact, opened on behalf of one token.

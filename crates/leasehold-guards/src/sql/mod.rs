@@ -50,7 +50,7 @@ impl Resource {
     pub const WHOLE: &'static str = "database";
     const MAX_BYTES: usize = 200;
 
-    /// The name.
+    /// As it is in the fence table.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -239,7 +239,7 @@ impl Lexer<'_> {
         Ok(Some(Token { kind, start, end: self.at }))
     }
 
-    /// Blanks and comments.
+    /// Skips blanks and comments.
     fn skip(&mut self) -> Result<(), (usize, String)> {
         let mysql = self.dialect == Dialect::Mysql;
         while self.at < self.bytes.len() {

@@ -177,7 +177,7 @@ impl SqliteGuard {
         self
     }
 
-    /// The file.
+    /// The database file, as it was given.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -108,6 +108,8 @@ impl Guard for StoreFence {
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
         self.confirm(token).await?;
+        // Not `Document::change`: each attempt also reads this machine's files, and what is decided goes into them after the
+        // store's answer. A decision in that loop sees the record alone.
         for _ in 0..MAX_ATTEMPTS {
             let seen = self.document.look().await?;
             let filed = self.files.high().await?;

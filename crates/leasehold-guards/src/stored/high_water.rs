@@ -2,8 +2,8 @@
 //!
 //! The fence in the store decides. These files remember it in case the store is lost, or restored from an old copy.
 //!
-//! Promise: what was raised is on disk when the call returns. A lower token never replaces a higher one, whoever else
-//! writes and however long a writer is paused, and nobody holds a lock: every token has its own file, and the highest
+//! Promise: what was raised is on disk when the call returns. A lower token never replaces a higher one, however many others
+//! write and however long a writer is paused, and nobody holds a lock: every token has its own file, and the highest
 //! counts. Damage is an error, never taken for empty. Non-promise: other machines' files are not read. A file contains
 //! the grant's nonce, so only this user can read it.
 
@@ -25,7 +25,7 @@ const MAX_LISTINGS: u32 = 32;
 /// The highest, and the one before it: a listing that runs beside a change then finds one of them.
 const FILES_KEPT: usize = 2;
 
-/// One file.
+/// One file of the folder, and the high water that it has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -115,7 +115,7 @@ impl StateFolder {
         Ok(self.list()?.last().map(Entry::high))
     }
 
-    /// The highest epoch that was remembered here of this lease, whoever has the resource now.
+    /// The highest epoch of this lease that was remembered here, even if the resource now belongs to another lease.
     pub fn seen(&self, lease: &LeaseName, lineage: Lineage) -> Result<Option<Epoch>> {
         let known = self.list()?;
         Ok(known
@@ -283,7 +283,7 @@ impl LocalCopy {
         self.0.as_ref().map(StateFolder::path)
     }
 
-    /// [`StateFolder::high`].
+    /// As [`StateFolder::high`], in a thread that may block.
     pub async fn high(&self) -> Result<Option<HighWater>> {
         Ok(self.with(|folder| folder.high()).await?.flatten())
     }
@@ -294,13 +294,13 @@ impl LocalCopy {
         Ok(self.with(move |folder| folder.seen(&lease, lineage)).await?.flatten())
     }
 
-    /// [`StateFolder::raise`].
+    /// As [`StateFolder::raise`], in a thread that may block.
     pub async fn raise(&self, next: &HighWater) -> Result<Result<(), Rejection>> {
         let next = next.clone();
         Ok(self.with(move |folder| folder.raise(&next)).await?.unwrap_or(Ok(())))
     }
 
-    /// [`StateFolder::replace`].
+    /// As [`StateFolder::replace`], in a thread that may block.
     pub async fn replace(&self, from: Option<HighWater>, next: &HighWater) -> Result<()> {
         let next = next.clone();
         self.with(move |folder| folder.replace(from.as_ref(), &next)).await.map(drop)

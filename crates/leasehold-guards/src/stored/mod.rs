@@ -195,7 +195,7 @@ impl FenceRecord {
         codec::decode(KIND, bytes, &key.to_string())
     }
 
-    /// Its bytes.
+    /// As it is stored, with its header line.
     pub fn encode(&self) -> Result<Vec<u8>> {
         codec::encode(KIND, self)
     }
@@ -270,7 +270,7 @@ pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Er
         let remedy = Remedy::lost(resource, lease, *epoch, *lineage, found);
         return Some(Error::new(Kind::Regressed, message).with_remedy(remedy));
     }
-    let is_other_grant = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce != high.nonce);
+    let is_other_grant = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce() != high.nonce);
     let is_behind = record.epoch < high.epoch || (record.epoch == high.epoch && is_other_grant);
     is_behind.then(|| guard::regressed(resource, &high.lease, high.epoch))
 }

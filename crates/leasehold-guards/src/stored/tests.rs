@@ -191,7 +191,8 @@ fn files_and_store_are_merged_and_neither_forgets_for_the_other() {
     let found = merged(&adopted, Some(high(4))).unwrap();
     assert_eq!((found.high, found.is_adopted), (Some(other), true));
     // What the files have seen later than the adoption was not given away.
-    assert!(merged(&adopted, Some(high(6))).is_err());
+    let error = merged(&adopted, Some(high(6))).unwrap_err();
+    assert!(error.kind() == Kind::Invalid && error.to_string().starts_with("not this lease"), "{error}");
 }
 
 #[test]

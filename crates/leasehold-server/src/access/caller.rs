@@ -74,7 +74,7 @@ impl Caller {
     /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
     pub(crate) fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
         let label = label.unwrap_or_else(|| self.label.clone());
-        HolderId { host: format!("key-{}", self.key), pid: 0, nonce, label }
+        HolderId::of(format!("key-{}", self.key), 0, nonce, label)
     }
 
     /// Whether the key is for this namespace at all.

@@ -66,9 +66,9 @@ pub struct Revoked {
 /// Whether a key counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// The key may be used.
     Active,
-    /// It did until this time.
+    /// The key could be used until this time.
     Expired(Timestamp),
     /// Somebody ended it.
     Revoked(Timestamp),

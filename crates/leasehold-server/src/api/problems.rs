@@ -44,7 +44,7 @@ pub fn refused(lease: &LeaseName, refusal: &Refusal) -> Problem {
         Refusal::OtherPause(mark) => by(conflict("changed", detail), mark),
         Refusal::Forgotten(mark) => by(conflict("forgotten", detail), mark),
         Refusal::Draining(drain) => {
-            by(conflict("draining", detail), &drain.asked).with("until", value(Time::from(drain.until)))
+            by(conflict("draining", detail), drain.asked()).with("until", value(Time::from(drain.until())))
         }
         Refusal::TooSoon { until, .. } => conflict("too_soon", detail).with("until", value(Time::from(*until))),
         Refusal::AlreadyRun(mark) => conflict("already_run", detail).with("epoch", mark.epoch.get()),

@@ -5,7 +5,7 @@
 //! written, or while the store is away; a request that is repeated at another server may count twice.
 
 use leasehold_core::lease::protocol::Refusal;
-use leasehold_core::{Coordinator, EndedRun, Epoch, Event, FencedWrite, LeaseName, Right};
+use leasehold_core::{Coordinator, EndedRun, Epoch, Event, FencedWrite, LeaseName, TokenKind};
 use leasehold_stores::Namespace;
 use leasehold_system::sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -68,7 +68,7 @@ impl Tally {
 
     /// Whether it was not counted yet. Items have no counters.
     fn is_new(&self, what: What) -> bool {
-        if Right::of(&what.1) != Right::Lease {
+        if TokenKind::of(&what.1) != TokenKind::Lease {
             return false;
         }
         let mut pending = self.0.lock();

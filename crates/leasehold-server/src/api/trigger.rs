@@ -72,7 +72,7 @@ impl RequestView {
             run: match state {
                 RequestState::TakenUp(transfer) => Some(RequestedRun {
                     epoch: transfer.epoch.get(),
-                    host: transfer.to.as_ref().map(|to| to.host.clone()),
+                    host: transfer.to.as_ref().map(|to| to.host().to_owned()),
                     at: transfer.at.into(),
                     // One that ran out without a word, and nobody has held the lease since.
                     outcome: match transfer.outcome {

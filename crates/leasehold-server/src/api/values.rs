@@ -47,7 +47,7 @@ pub struct Holder {
 
 impl From<&HolderId> for Holder {
     fn from(holder: &HolderId) -> Self {
-        Holder { label: holder.label.to_string(), host: holder.host.clone(), pid: holder.pid }
+        Holder { label: holder.label().to_string(), host: holder.host().to_owned(), pid: holder.pid() }
     }
 }
 
@@ -81,7 +81,7 @@ pub struct Draining {
 
 impl From<&Drain> for Draining {
     fn from(drain: &Drain) -> Self {
-        Draining { by: drain.asked.by.to_string(), why: drain.asked.why.to_string(), until: drain.until.into() }
+        Draining { by: drain.asked().by.to_string(), why: drain.asked().why.to_string(), until: drain.until().into() }
     }
 }
 

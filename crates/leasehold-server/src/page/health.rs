@@ -220,11 +220,11 @@ async fn machines(visit: &Visit) -> Result<(BTreeMap<String, Machine>, usize, bo
         let live = lease.record.live_tenure(lease.now);
         for transfer in lease.record.transfers.iter() {
             let Some(to) = &transfer.to else { continue };
-            let heard = machines.entry(to.host.clone()).or_default();
+            let heard = machines.entry(to.host().to_owned()).or_default();
             heard.heard = heard.heard.max(Some(transfer.at));
         }
         if let Some(tenure) = live {
-            let machine = machines.entry(tenure.holder.host.clone()).or_default();
+            let machine = machines.entry(tenure.holder.host().to_owned()).or_default();
             machine.holds += 1;
             // It renewed at the latest a TTL before its deadline.
             let renewed = tenure.deadline.as_millis().saturating_sub(ms(tenure.ttl.get()));

@@ -54,7 +54,7 @@ impl Asked {
         let (style, words) = match request.state(record, now) {
             RequestState::Waiting => ("warn", "no scheduler has taken it up yet".to_owned()),
             RequestState::TakenUp(run) => {
-                let host = run.to.as_ref().map(|to| to.host.as_str()).unwrap_or_default();
+                let host = run.to.as_ref().map(|to| to.host()).unwrap_or_default();
                 ("", format!("{host} runs it, or has run it, under epoch {}", run.epoch))
             }
             RequestState::Overtaken => ("warn", "not run: the lease had moved on before".to_owned()),

@@ -10,7 +10,7 @@ use super::horizon::Inherited;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{
     Acquired, Ask, Epoch, Error, Grant, HolderId, Keeper, KeeperState, Kind, Label, LeaseName, Nonce, Outcome, Result,
-    Right, Ttl,
+    TokenKind, Ttl,
 };
 use leasehold_guards::stored::{FenceRecord, FenceSnapshot, Merged, behind};
 use std::sync::Arc;
@@ -150,7 +150,7 @@ impl ProxyLease {
     /// Whether the store still knows what the resource has seen; none if it does not answer.
     pub(crate) async fn check(&self, high: Option<&HighWater>) -> Option<Result<()>> {
         // An item of a queue ends with its work, and is erased one day: that the store has forgotten it says nothing.
-        let high = high.filter(|high| Right::of(&high.lease) == Right::Lease)?;
+        let high = high.filter(|high| TokenKind::of(&high.lease) == TokenKind::Lease)?;
         let record = self.fence.coordinator.inspect(&high.lease).await.ok()?.record;
         Some(behind(&self.fence.resource, high, &record).map_or(Ok(()), Err))
     }

@@ -7,7 +7,7 @@ use super::fence::Fence;
 use super::problem::Problem;
 use hyper::StatusCode;
 use leasehold_core::guard::Rejection;
-use leasehold_core::{Epoch, FencedWrite, Kind, Right, Token, TokenState};
+use leasehold_core::{Epoch, FencedWrite, Kind, Token, TokenKind, TokenState};
 
 impl Fence {
     /// Asks the store whether it granted this token and has granted no other since.
@@ -71,7 +71,9 @@ impl Fence {
 
     /// Counts a refusal, once for each stale epoch: a stale client that keeps trying is one event.
     fn count(&self, token: &Token, seen: Epoch) {
-        if Right::of(&token.lease) == Right::Lease && self.state().counted.replace(token.epoch) != Some(token.epoch) {
+        if TokenKind::of(&token.lease) == TokenKind::Lease
+            && self.state().counted.replace(token.epoch) != Some(token.epoch)
+        {
             let (coordinator, lease) = (self.coordinator.clone(), token.lease.clone());
             let write = FencedWrite::new(&self.resource, token.epoch, seen, None);
             tokio::spawn(async move { coordinator.count_fenced(&lease, &write).await });

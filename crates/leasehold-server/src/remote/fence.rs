@@ -86,7 +86,7 @@ async fn holds_proxy(
     by: Option<(Epoch, Nonce)>,
 ) -> Result<(), Problem> {
     let seen = coordinator.inspect(&named(PROXY_FOLDER, resource)?).await?;
-    let holder = seen.record.live_tenure(seen.now).map(|tenure| (seen.record.epoch, tenure.holder.nonce));
+    let holder = seen.record.live_tenure(seen.now).map(|tenure| (seen.record.epoch, tenure.holder.nonce()));
     if by.is_some() && by == holder {
         return Ok(());
     }

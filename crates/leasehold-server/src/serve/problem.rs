@@ -191,7 +191,7 @@ impl From<Error> for Problem {
 }
 
 fn holder_json(holder: &HolderId) -> Value {
-    json!({ "host": holder.host.as_str(), "pid": holder.pid, "label": holder.label.as_str() })
+    json!({ "host": holder.host(), "pid": holder.pid(), "label": holder.label().as_str() })
 }
 
 impl From<Denied> for Problem {

@@ -193,12 +193,12 @@ async fn every_order_about_a_lease_is_carried_out() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     let inspected = leases.inspect(&name("a/b")).await.unwrap();
     let tenure = inspected.record.tenure.clone().unwrap();
-    assert_eq!((tenure.holder.label.clone(), inspected.record.epoch.get()), (Label::new("second").unwrap(), 2));
+    assert_eq!((tenure.holder.label().clone(), inspected.record.epoch.get()), (Label::new("second").unwrap(), 2));
     // Not the server's own process: somebody would end that.
-    assert!(tenure.holder.host.starts_with("key-") && tenure.holder.pid == 0, "{:?}", tenure.holder);
+    assert!(tenure.holder.host().starts_with("key-") && tenure.holder.pid() == 0, "{:?}", tenure.holder);
     let token: leasehold_core::Token =
         answer.body.split("readonly value=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
-    assert_eq!((token.epoch.get(), token.nonce), (2, tenure.holder.nonce));
+    assert_eq!((token.epoch.get(), token.nonce), (2, tenure.holder.nonce()));
     assert_eq!(give("pause", &[]).await.status, 303);
     assert!(leases.inspect(&name("a/b")).await.unwrap().record.paused.is_some());
     assert_eq!(give("resume", &[]).await.status, 303);

@@ -22,7 +22,7 @@ pub fn name(text: &str) -> LeaseName {
 }
 
 pub fn holder(host: &str, label: &str, pid: u32) -> HolderId {
-    HolderId { host: host.to_owned(), pid, ..HolderId::new(Some(Label::new(label).unwrap())) }
+    HolderId::of(host, pid, leasehold_core::Nonce::random(), Label::new(label).unwrap())
 }
 
 pub async fn acquire(leases: &Coordinator, lease: &str, who: HolderId, ttl: &str) -> Grant {
@@ -207,7 +207,7 @@ pub async fn fences(stage: &Stage) {
         lease: name("team-a/daily-publish"),
         lineage: record.lineage.unwrap(),
         epoch,
-        nonce: holder.nonce,
+        nonce: holder.nonce(),
         seq,
     };
     seal(stage, "http/catalogue", high(epoch, 41), Vec::new()).await;

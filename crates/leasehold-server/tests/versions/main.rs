@@ -28,12 +28,7 @@ const VERBS: &str = "read,hold,work,operate";
 
 /// What a client does, with nonces that are the same in each run.
 async fn session(store: Arc<dyn Store>) {
-    let holder = |nonce| HolderId {
-        nonce: Nonce::from_u128(nonce),
-        host: "box-1".into(),
-        pid: 4711,
-        label: "tester".parse().unwrap(),
-    };
+    let holder = |nonce| HolderId::of("box-1", 4711, Nonce::from_u128(nonce), "tester".parse().unwrap());
     let ask = |nonce| Ask::new(holder(nonce), "90s".parse().unwrap());
     let lease: LeaseName = "nightly".parse().unwrap();
     let leases = Coordinator::new(store.clone());
@@ -160,17 +155,18 @@ fn an_answer_that_the_client_of_then_would_not_understand_is_found_out() {
     let same =
         json!({ "now": 2, "value": { "revision": "x", "text": record("v1"), "new": 1 }, "entries": [2], "more": {} });
     assert_eq!(understood(same.clone()), Ok(()), "what is new does not matter");
-    for (pointer, changed) in [
-        ("/now", json!("2")),
-        ("/value", json!(null)),
-        ("/value", json!({ "text": record("v1") })),
-        ("/value/text", json!(record("v2"))),
-        ("/value/text", json!(record("v1").replace("epoch", "number"))),
-        ("/entries", json!([])),
+    for (pointer, changed, says) in [
+        ("/now", json!("2"), "now: \"2\" is not what 1 was"),
+        ("/value", json!(null), "value: null is not what {"),
+        ("/value", json!({ "text": record("v1") }), "value: `revision` is missing"),
+        ("/value/text", json!(record("v2")), "is not of the format [\"leasehold\", \"item\", \"v1\"]"),
+        ("/value/text", json!(record("v1").replace("epoch", "number")), "value: `epoch` is missing"),
+        ("/entries", json!([]), "entries: [] is not what [1] was"),
     ] {
         let mut now = same.clone();
         *now.pointer_mut(pointer).unwrap() = changed;
-        assert!(understood(now.clone()).is_err(), "{now}");
+        let error = understood(now.clone()).unwrap_err();
+        assert!(error.contains(says), "{now}: {error}");
     }
     assert_eq!(revisions["5"], "x", "revisions may be called anything");
 }

@@ -5,7 +5,7 @@
 
 use super::aws_profile::Profile;
 use super::connection::{Connector, REMOTE, Source};
-use super::{Env, FoundProvider, Renewed, no_retry, var};
+use super::{Env, Provider, Renewed, no_retry, var};
 use crate::url::{Secret, is_loopback};
 use leasehold_core::{Error, Kind, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
@@ -51,7 +51,7 @@ impl Wanted {
         Renewed::new(move || self.find(&client))
     }
 
-    fn find(&self, client: &HttpClient) -> Result<FoundProvider<AwsCredential>> {
+    fn find(&self, client: &HttpClient) -> Result<Provider<AwsCredential>> {
         let profile = self.profile()?;
         let mut builder = AmazonS3Builder::new().with_bucket_name("unused").with_retry(no_retry());
         if let Some(region) = self.region()? {
@@ -61,7 +61,7 @@ impl Wanted {
         let built = builder.with_http_connector(connector.clone()).build();
         // The driver's error is not quoted, because it may contain secrets.
         let s3 = built.map_err(|_| Error::new(Kind::Unsupported, format!("{}; {HOW}", source.none)))?;
-        Ok(FoundProvider { provider: s3.credentials().clone(), connector, source })
+        Ok(Provider { provider: s3.credentials().clone(), connector, source })
     }
 
     fn choose(

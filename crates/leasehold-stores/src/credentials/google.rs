@@ -7,7 +7,7 @@
 //! scope covers Cloud Storage and Firestore; the account's roles decide what it may do there.
 
 use super::connection::{Connector, REMOTE, Source};
-use super::{Env, FoundProvider, Renewed, no_retry, var};
+use super::{Env, Provider, Renewed, no_retry, var};
 use leasehold_core::{Error, Kind, Result, printable};
 use object_store::client::HttpClient;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
@@ -25,7 +25,7 @@ pub(crate) fn credentials(client: HttpClient, env: Env, file: Option<PathBuf>) -
     Renewed::new(move || find(&client, &env, file.as_deref()))
 }
 
-fn find(client: &HttpClient, env: &Env, file: Option<&Path>) -> Result<FoundProvider<GcpCredential>> {
+fn find(client: &HttpClient, env: &Env, file: Option<&Path>) -> Result<Provider<GcpCredential>> {
     let named = file.map(PathBuf::from).or_else(|| var(env, "GOOGLE_APPLICATION_CREDENTIALS").map(PathBuf::from));
     let home = || var(env, "HOME").map(|home| PathBuf::from(home).join(".config/gcloud"));
     let folder = var(env, "CLOUDSDK_CONFIG").map(PathBuf::from).or_else(home);
@@ -48,7 +48,7 @@ fn find(client: &HttpClient, env: &Env, file: Option<&Path>) -> Result<FoundProv
     // The driver's message could quote a secret.
     let built = builder.with_http_connector(connector.clone()).build();
     let storage = built.map_err(|_| Error::new(Kind::Unsupported, format!("{refusal}; {HOW}")))?;
-    Ok(FoundProvider { provider: storage.credentials().clone(), connector, source })
+    Ok(Provider { provider: storage.credentials().clone(), connector, source })
 }
 
 fn source(name: &'static str, is_local: bool) -> Source {

@@ -56,13 +56,13 @@ fn no_retry() -> RetryConfig {
 }
 
 /// A provider, and the messages for its failures.
-pub(crate) struct FoundProvider<C> {
+pub(crate) struct Provider<C> {
     provider: Arc<dyn CredentialProvider<Credential = C>>,
     connector: Connector,
     source: Source,
 }
 
-type Find<C> = Box<dyn Fn() -> Result<FoundProvider<C>> + Send + Sync>;
+type Find<C> = Box<dyn Fn() -> Result<Provider<C>> + Send + Sync>;
 
 /// Credentials that are looked up when they are first needed.
 pub(crate) struct Renewed<C> {
@@ -100,7 +100,7 @@ pub(crate) fn are_refused(status: u16, code: &str) -> bool {
 }
 
 struct State<C> {
-    found: Option<Arc<FoundProvider<C>>>,
+    found: Option<Arc<Provider<C>>>,
     /// What a provider last returned, and when.
     last: Option<(Arc<C>, Moment)>,
 }
@@ -112,7 +112,7 @@ impl<C> fmt::Debug for Renewed<C> {
 }
 
 impl<C: PartialEq> Renewed<C> {
-    fn new(find: impl Fn() -> Result<FoundProvider<C>> + Send + Sync + 'static) -> Self {
+    fn new(find: impl Fn() -> Result<Provider<C>> + Send + Sync + 'static) -> Self {
         let state = Mutex::new(State { found: None, last: None });
         Renewed { find: Box::new(find), state, refused: AtomicBool::new(false), issue: AtomicU64::new(0) }
     }

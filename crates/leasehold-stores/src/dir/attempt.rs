@@ -2,7 +2,7 @@
 //!
 //! The steps are separate so that tests can suspend a process between any two of them.
 
-use super::KEPT;
+use super::VERSIONS_KEPT;
 use super::folders::sync_folder;
 use super::layout::{self, Mark, Version};
 use super::root::{Root, Staged, failed};
@@ -112,7 +112,7 @@ impl<'root> Attempt<'root> {
         let mut numbers = self.root.numbers(&self.folder).map_err(|e| self.unknown(e))?;
         let highest = numbers.last().copied().unwrap_or(0);
         // If a listing does not show our own file, it cannot be trusted about the others either.
-        if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
+        if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(VERSIONS_KEPT) {
             let message = format!("others advanced to version {highest} while this process slept");
             return Err(self.unknown(message));
         }
@@ -124,7 +124,7 @@ impl<'root> Attempt<'root> {
             }
         }
         // The trace of an erase may be the last version for a long time, so nothing that was erased may stay beside it.
-        let kept = if self.is_erase { 1 } else { KEPT };
+        let kept = if self.is_erase { 1 } else { VERSIONS_KEPT };
         numbers.retain(|number| number.saturating_add(kept) <= self.next.number);
         let swap = Swap::Done { revision: self.next.revision(), now: self.staged.now };
         Ok((swap, Old { folder: self.folder, numbers }))

@@ -192,7 +192,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(Version::decode(7, &bytes[..len], path).unwrap_err().kind(), Kind::Corrupt);
         }
-        assert!(Version::decode(8, &bytes, path).is_err());
+        assert_eq!(Version::decode(8, &bytes, path).unwrap_err().kind(), Kind::Corrupt);
         let erased = Version::encode(mark, None, None);
         assert_eq!(Version::decode(7, &erased, path).unwrap().value, None);
     }

@@ -16,11 +16,11 @@
 //!
 //! # Why a swap has one winner, however long a process is suspended
 //! Old versions are removed, or the folder would grow for ever. When a swap to `M` is known to count and was answered,
-//! numbers up to `M -` [`KEPT`] are removed. So the highest number that counts never goes down, readers take the
-//! highest, and a number `n` is removed only once the highest is at least `n +` [`KEPT`].
+//! numbers up to `M -` [`VERSIONS_KEPT`] are removed. So the highest number that counts never goes down, readers take the
+//! highest, and a number `n` is removed only once the highest is at least `n +` [`VERSIONS_KEPT`].
 //!
 //! A swap that expects version `N` checks that `N` is the highest and has the expected tag, links `N + 1`,
-//! and then lists the folder. If the highest number is still below `N + 1 +` [`KEPT`], then `N + 1` had never
+//! and then lists the folder. If the highest number is still below `N + 1 +` [`VERSIONS_KEPT`], then `N + 1` had never
 //! been removed before our link, so our link was the first ever: we won. If it is higher, that many swaps
 //! happened while we were suspended. Then either we won long ago, or we created a stray file at a number that
 //! was removed long ago. Nobody reads a stray, because it is not the highest; nobody expects its tag; the
@@ -73,7 +73,7 @@ use tokio::sync::oneshot;
 
 /// How many of the newest versions stay. That is more than a swap in a busy
 /// race needs, at the cost of one small file each per lease.
-pub const KEPT: u64 = 16;
+pub const VERSIONS_KEPT: u64 = 16;
 
 const INTERRUPTED: &str = "the call into the folder was interrupted";
 

@@ -160,7 +160,7 @@ impl Root {
             }
             return;
         }
-        // A timestamp may be a whole second by chance, but hardly twice with a tick in between.
+        // A timestamp may be a whole second by chance, but it is very unlikely twice in a row.
         for _ in 0..2 {
             let Ok((staged, nanos)) = self.stage_unsynced() else { return };
             if nanos != 0 {

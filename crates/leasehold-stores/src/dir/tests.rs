@@ -3,7 +3,7 @@
 use super::attempt::Attempt;
 use super::layout::Mark;
 use super::root::Root;
-use super::{KEPT, layout};
+use super::{VERSIONS_KEPT, layout};
 use crate::url::Namespace;
 use leasehold_core::store::{Revision, Swap};
 use leasehold_core::{Key, Kind, Shelf};
@@ -46,9 +46,10 @@ fn prepare<'root>(root: &'root Root, expected: Option<&Revision>) -> Attempt<'ro
 
 /// How many versions there are when the suspended process checks, and how many swaps happen before it resumes.
 fn sleeps() -> impl Iterator<Item = (u64, u64)> {
-    [0, 1, 2, 5, KEPT + 3]
-        .into_iter()
-        .flat_map(|before| [1, 2, KEPT - 1, KEPT, KEPT + 1, KEPT + 2, 3 * KEPT].map(|during| (before, during)))
+    [0, 1, 2, 5, VERSIONS_KEPT + 3].into_iter().flat_map(|before| {
+        [1, 2, VERSIONS_KEPT - 1, VERSIONS_KEPT, VERSIONS_KEPT + 1, VERSIONS_KEPT + 2, 3 * VERSIONS_KEPT]
+            .map(|during| (before, during))
+    })
 }
 
 #[test]
@@ -67,10 +68,10 @@ fn a_process_that_sleeps_before_its_link_never_wins() {
             assert_eq!(error.kind(), Kind::Indeterminate, "{before} before, {during} during: {error}");
         }
         assert_eq!(newest(&root), seen, "{before} before, {during} during");
-        make_swaps(&root, KEPT + 2);
-        assert_eq!(newest(&root).unwrap().0.number, before + during + KEPT + 2);
+        make_swaps(&root, VERSIONS_KEPT + 2);
+        assert_eq!(newest(&root).unwrap().0.number, before + during + VERSIONS_KEPT + 2);
         let numbers = root.numbers(&root.folder(&key())).unwrap();
-        assert_eq!(numbers.len() as u64, KEPT, "strays are collected: {numbers:?}");
+        assert_eq!(numbers.len() as u64, VERSIONS_KEPT, "strays are collected: {numbers:?}");
     }
     assert!(strays > 0, "no sleeper slept for long enough to matter");
 }
@@ -97,7 +98,7 @@ fn a_process_that_sleeps_after_its_link_is_never_told_that_it_lost() {
 #[test]
 fn an_erase_leaves_nothing_of_what_it_erased_and_lets_no_sleeper_win() {
     let mut strays = 0;
-    for before in [0, 1, 2, KEPT + 3] {
+    for before in [0, 1, 2, VERSIONS_KEPT + 3] {
         for during in [1, 2, 5] {
             let folder = folder();
             let root = root(&folder);
@@ -129,7 +130,7 @@ fn a_stray_version_lets_no_other_sleeper_win() {
     let twin = prepare(&root, current(&root).as_ref());
     make_swaps(&root, 1);
     let next = prepare(&root, current(&root).as_ref());
-    make_swaps(&root, 3 * KEPT);
+    make_swaps(&root, 3 * VERSIONS_KEPT);
     let seen = newest(&root);
     assert!(one.publish().unwrap(), "number 5 was collected, so the link is made");
     assert!(!twin.publish().unwrap(), "the stray is in the way");
@@ -202,7 +203,8 @@ fn a_symlink_is_not_followed() {
     let elsewhere = folder.path().join("elsewhere");
     std::fs::rename(root.folder(&key()).join(layout::file_of(1)), &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, root.folder(&key()).join(layout::file_of(1))).unwrap();
-    assert!(root.newest(&root.folder(&key())).is_err());
+    let error = root.newest(&root.folder(&key())).unwrap_err();
+    assert!(error.kind() == Kind::Unavailable && error.to_string().starts_with("cannot read"), "{error}");
 }
 
 /// How far an actor of the random schedule is in its swap.

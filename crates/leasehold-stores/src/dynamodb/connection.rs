@@ -1,11 +1,12 @@
-//! One signed request to DynamoDB, and the meaning of its answer.
+//! One signed request to DynamoDB.
 
+use super::error::{CallError, code_in, refused};
 use crate::credentials::aws::Wanted;
 use crate::credentials::{Renewed, are_refused, var};
-use crate::http::client::{quoted, reading};
+use crate::http::client::reading;
 use crate::http::{Answer, exchange};
 use crate::phase::Phase;
-use leasehold_core::{Error, Kind, Result, Timestamp, printable};
+use leasehold_core::{Error, Kind, Result, Timestamp};
 use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::{HttpClient, HttpRequest};
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
@@ -27,31 +28,6 @@ pub(super) struct Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.url.as_str().trim_end_matches('/'))
-    }
-}
-
-/// Why a request was not carried out.
-pub(super) enum Failure {
-    /// The condition did not hold; nothing changed.
-    Mismatch,
-    /// There is no such table; nothing changed. The time is that of the server's answer.
-    NoTable(Timestamp),
-    Error(Error),
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Error(error) => error,
-            Failure::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a condition"),
-            Failure::NoTable(_) => Error::new(Kind::Unavailable, "the table is not there"),
-        }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Error(error)
     }
 }
 
@@ -99,7 +75,7 @@ impl Endpoint {
         question: &Value,
         phase: Phase,
         table: &str,
-    ) -> Result<(Value, Timestamp), Failure> {
+    ) -> Result<(Value, Timestamp), CallError> {
         let issue = self.credentials.issue();
         let mut answer = self.exchange(action, question, phase).await?;
         if are_refused(answer.status, &code_in(&answer)) && self.credentials.replaced(issue).await {
@@ -113,7 +89,7 @@ impl Endpoint {
                 })?;
                 Ok((value, answer.now))
             }
-            _ => Err(self.refused(&answer, action, phase, table)),
+            _ => Err(refused(self, &answer, action, phase, table)),
         }
     }
 
@@ -142,73 +118,4 @@ impl Endpoint {
             .map_err(|e| cannot(e.to_string()))?;
         Ok(self.client.post(self.url.clone()).headers(signed.headers().clone()).body(body))
     }
-
-    /// The meaning of an error answer. DynamoDB changes nothing when the status is below 500.
-    fn refused(&self, answer: &Answer, action: &str, phase: Phase, table: &str) -> Failure {
-        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let code = code_in(answer);
-        let said = body["message"].as_str().or_else(|| body["Message"].as_str()).unwrap_or_default();
-        let said = quoted(said);
-        let (kind, what) = match code.as_str() {
-            "ConditionalCheckFailedException" => return Failure::Mismatch,
-            "ResourceNotFoundException" => return Failure::NoTable(answer.now),
-            "ProvisionedThroughputExceededException"
-            | "ThrottlingException"
-            | "RequestLimitExceeded"
-            | "Throttling"
-            | "LimitExceededException" => (
-                Kind::Unavailable,
-                format!("{self} throttles table `{table}` ({code}); try again, or raise its capacity"),
-            ),
-            "ReplicatedWriteConflictException" | "TransactionConflictException" | "ResourceInUseException" => {
-                (Kind::Unavailable, format!("table `{table}` is being changed elsewhere ({code}); try again"))
-            }
-            "UnrecognizedClientException"
-            | "InvalidSignatureException"
-            | "IncompleteSignatureException"
-            | "MissingAuthenticationTokenException"
-            | "MissingAuthenticationToken"
-            | "ExpiredTokenException"
-            | "InvalidClientTokenId"
-            | "SignatureDoesNotMatch"
-            | "RequestTimeTooSkewed"
-            | "RequestExpired" => (
-                Kind::Unsupported,
-                format!(
-                    "{self} refused the AWS credentials ({code}); check AWS_ACCESS_KEY_ID or AWS_PROFILE, and the clock"
-                ),
-            ),
-            "AccessDeniedException" | "AccessDenied" => (
-                Kind::Unsupported,
-                format!("not allowed: grant dynamodb:{action} on table `{table}` in {}", self.region),
-            ),
-            "ValidationException" if said.contains("size") => {
-                (Kind::Invalid, format!("the record does not fit into an item of table `{table}`: {said}"))
-            }
-            "ValidationException" => {
-                let advice = "its keys must be `shelf` and `name`, both strings; name another table";
-                (Kind::Unsupported, format!("table `{table}` is not leasehold's: {said}; {advice}"))
-            }
-            _ if answer.status == 429 => (Kind::Unavailable, format!("{self} is asked too often; try again later")),
-            _ if matches!(answer.status, 401 | 403) => {
-                let status = answer.status;
-                let what =
-                    format!("{self} refused the AWS credentials ({status}); check AWS_ACCESS_KEY_ID or AWS_PROFILE");
-                (Kind::Unsupported, what)
-            }
-            _ if answer.status < 500 => {
-                let status = answer.status;
-                (Kind::Unsupported, format!("{self} refused {action} with {status} {code}: {said}; check the endpoint"))
-            }
-            _ => (phase.unanswered(), format!("{self} failed with {} {code}; try again", answer.status)),
-        };
-        Failure::Error(Error::new(kind, what))
-    }
-}
-
-/// The code of an error answer; empty if it has none.
-fn code_in(answer: &Answer) -> String {
-    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let code = body["__type"].as_str().unwrap_or_default();
-    printable(code.rsplit('#').next().unwrap_or_default())
 }

@@ -13,6 +13,7 @@
 //! AWS_ENDPOINT_URL_DYNAMODB, web identity, and the services of containers and instances.
 
 mod connection;
+mod error;
 mod table;
 
 use crate::credentials::{self, Env, aws};
@@ -22,7 +23,8 @@ use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use connection::{Endpoint, Failure};
+use connection::Endpoint;
+use error::CallError;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
     Watch, Watching, skip_by_reading,
@@ -112,7 +114,7 @@ impl DynamoStore {
         json!({ "shelf": self.shelf(key.shelf), "name": { "S": key.name.as_str() } })
     }
 
-    async fn ask(&self, action: &str, question: &Value) -> Result<(Value, Timestamp), Failure> {
+    async fn ask(&self, action: &str, question: &Value) -> Result<(Value, Timestamp), CallError> {
         self.endpoint.call(action, question, Phase::Reading, &self.table).await
     }
 
@@ -120,9 +122,9 @@ impl DynamoStore {
     async fn change(&self, action: &str, question: &Value, revision: &str) -> Result<Option<Swap>> {
         match self.endpoint.call(action, question, Phase::Writing, &self.table).await {
             Ok((_, now)) => Ok(Some(Swap::Done { revision: Revision(revision.to_owned()), now })),
-            Err(Failure::Mismatch) => Ok(Some(Swap::Mismatch)),
-            Err(Failure::NoTable(_)) => Ok(None),
-            Err(Failure::Error(error)) => Err(error),
+            Err(CallError::Mismatch) => Ok(Some(Swap::Mismatch)),
+            Err(CallError::NoTable(_)) => Ok(None),
+            Err(CallError::Error(error)) => Err(error),
         }
     }
 
@@ -187,8 +189,8 @@ impl Store for DynamoStore {
                 Ok(Reading { value, now })
             }
             // Never written to, so nothing is in it.
-            Err(Failure::NoTable(now)) => Ok(Reading { value: None, now }),
-            Err(failure) => Err(failure.into()),
+            Err(CallError::NoTable(now)) => Ok(Reading { value: None, now }),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -232,8 +234,8 @@ impl Store for DynamoStore {
             let wanted = limit.saturating_add(1) - entries.len();
             let (answer, now) = match self.ask("Query", &self.query(shelf, after, wanted, start.as_ref())).await {
                 Ok(answer) => answer,
-                Err(Failure::NoTable(now)) => return Ok(Page { entries: Vec::new(), more: false, now }),
-                Err(failure) => return Err(failure.into()),
+                Err(CallError::NoTable(now)) => return Ok(Page { entries: Vec::new(), more: false, now }),
+                Err(error) => return Err(error.into()),
             };
             // The earliest time of the pages: later changes may or may not be seen.
             let now = *told.get_or_insert(now);

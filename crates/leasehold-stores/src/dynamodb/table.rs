@@ -1,7 +1,7 @@
 //! The table: created when it is missing, and examined by `doctor`.
 
 use super::DynamoStore;
-use super::connection::Failure;
+use super::error::CallError;
 use crate::phase::Phase;
 use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Error, Kind, Result};
@@ -29,7 +29,7 @@ impl DynamoStore {
         });
         match self.endpoint.call("CreateTable", &question, Phase::Writing, &self.table).await {
             Ok(_) => {}
-            Err(Failure::Error(error)) => match error.kind() {
+            Err(CallError::Error(error)) => match error.kind() {
                 Kind::Unsupported => {
                     let message = format!("table `{}` is missing; make it: {}", self.table, self.by_hand());
                     return Err(Error::new(Kind::Unsupported, message).with_source(error));
@@ -39,7 +39,7 @@ impl DynamoStore {
                 Kind::Unavailable | Kind::Indeterminate => {}
                 _ => return Err(error),
             },
-            Err(Failure::Mismatch | Failure::NoTable(_)) => {}
+            Err(CallError::Mismatch | CallError::NoTable(_)) => {}
         }
         let active = async {
             while !self.is_active().await? {
@@ -57,8 +57,8 @@ impl DynamoStore {
         match self.ask("DescribeTable", &json!({ "TableName": self.table })).await {
             Ok((answer, _)) => Ok(answer["Table"]["TableStatus"] == "ACTIVE"),
             // A table that was just created may not be visible everywhere yet.
-            Err(Failure::NoTable(_)) => Ok(false),
-            Err(failure) => Err(failure.into()),
+            Err(CallError::NoTable(_)) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -77,10 +77,10 @@ impl DynamoStore {
         let question = json!({ "TableName": self.table });
         let table = match self.ask("DescribeTable", &question).await {
             Ok((answer, _)) => answer["Table"].clone(),
-            Err(Failure::NoTable(_)) => {
+            Err(CallError::NoTable(_)) => {
                 return Ok(Survey::plain(Class::A).fine("table", "not made yet; the first write makes it"));
             }
-            Err(failure) => return Err(failure.into()),
+            Err(error) => return Err(error.into()),
         };
         let mut survey = replicas(&table);
         survey = if table["DeletionProtectionEnabled"] == true {

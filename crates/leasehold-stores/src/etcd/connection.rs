@@ -6,7 +6,7 @@
 //! balances load; the member that answered last is asked again, so that usually all clients share one member's clock.
 
 use super::config::{Config, Credentials, Endpoint};
-use super::error::{Cause, Refusal};
+use super::error::{CallError, Cause};
 use super::wire::Authenticated;
 use crate::http::{self, Answer};
 use crate::phase::Phase;
@@ -50,7 +50,7 @@ enum LoginState {
 pub(super) enum Reply<'a> {
     /// The answer, and the member's name in messages.
     Answer(Answer, &'a str),
-    Refused(Refusal),
+    Refused(CallError),
 }
 
 /// The endpoints, without secrets.
@@ -97,7 +97,7 @@ impl Connections {
             let reply = self.send(path, &body, token.as_deref(), phase).await?;
             match reply {
                 // Certainly not applied, so it can be sent again.
-                Reply::Refused(refusal) if refusal.cause != Cause::NotPermitted && self.may_log_in_again(&refusal) => {
+                Reply::Refused(error) if error.cause != Cause::NotPermitted && self.may_log_in_again(&error) => {
                     let token = self.log_in_again(token.as_deref()).await?;
                     self.send(path, &body, token.as_deref(), phase).await
                 }
@@ -123,10 +123,10 @@ impl Connections {
             let index = (first + turn) % count;
             let is_last = turn + 1 == count;
             match self.ask(index, path, body, token, phase).await {
-                Ok(Reply::Refused(refusal)) if refusal.is_trouble() => {
+                Ok(Reply::Refused(error)) if error.is_trouble() => {
                     self.leave(index);
                     if is_last || phase == Phase::Writing {
-                        return Ok(Reply::Refused(refusal));
+                        return Ok(Reply::Refused(error));
                     }
                 }
                 Ok(reply) => {
@@ -164,7 +164,7 @@ impl Connections {
         };
         Ok(match answer.status {
             200 => Reply::Answer(answer, endpoint),
-            _ => Reply::Refused(Refusal::of(&answer, endpoint)),
+            _ => Reply::Refused(CallError::of(&answer, endpoint)),
         })
     }
 
@@ -187,9 +187,9 @@ impl Connections {
     }
 
     /// A watch with a stale token is refused as if it were not permitted.
-    pub(super) fn may_log_in_again(&self, refusal: &Refusal) -> bool {
+    pub(super) fn may_log_in_again(&self, error: &CallError) -> bool {
         let causes = [Cause::StaleToken, Cause::NoUser, Cause::NotPermitted];
-        self.credentials.is_some() && causes.contains(&refusal.cause)
+        self.credentials.is_some() && causes.contains(&error.cause)
     }
 
     /// Replaces a stale token. Concurrent callers share one login.
@@ -210,8 +210,8 @@ impl Connections {
                 let Authenticated { token } = super::parsed(&answer, Phase::Reading, endpoint)?;
                 Ok(LoginState::Token(token.into()))
             }
-            Reply::Refused(refusal) if refusal.cause == Cause::AuthIsOff => Ok(LoginState::NotNeeded),
-            Reply::Refused(refusal) => Err(refusal.error(Phase::Reading)),
+            Reply::Refused(error) if error.cause == Cause::AuthIsOff => Ok(LoginState::NotNeeded),
+            Reply::Refused(error) => Err(error.to_error(Phase::Reading)),
         }
     }
 }

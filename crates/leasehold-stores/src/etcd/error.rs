@@ -3,7 +3,7 @@
 //! Promise: a write counts as certainly not applied only for refusals that etcd gives before a proposal or instead of
 //! applying it. Everything else, known or new, leaves the write unknown.
 
-use super::wire::Refused;
+use super::wire::ApiError;
 use crate::http::Answer;
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind, printable};
@@ -48,21 +48,21 @@ const CAUSES: &[(&str, Cause)] = &[
 
 /// A refusal by one member.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct CallError {
     pub(super) cause: Cause,
     endpoint: String,
     said: String,
 }
 
-impl Refusal {
+impl CallError {
     /// From an answer whose status is not 200.
     pub(super) fn of(answer: &Answer, endpoint: &str) -> Self {
-        match serde_json::from_slice::<Refused>(&answer.body) {
-            Ok(refused) if !refused.message.is_empty() => Refusal::saying(&refused.message, endpoint),
+        match serde_json::from_slice::<ApiError>(&answer.body) {
+            Ok(refused) if !refused.message.is_empty() => CallError::saying(&refused.message, endpoint),
             _ => {
                 let gone = matches!(answer.status, 301..=308 | 404 | 405 | 501);
                 let cause = if gone { Cause::NotEtcd } else { Cause::Trouble };
-                Refusal { cause, endpoint: endpoint.to_owned(), said: format!("status {}", answer.status) }
+                CallError { cause, endpoint: endpoint.to_owned(), said: format!("status {}", answer.status) }
             }
         }
     }
@@ -70,7 +70,7 @@ impl Refusal {
     /// From the text of etcd's message.
     pub(super) fn saying(message: &str, endpoint: &str) -> Self {
         let cause = CAUSES.iter().find(|(text, _)| message.contains(text)).map_or(Cause::Trouble, |(_, cause)| *cause);
-        Refusal { cause, endpoint: endpoint.to_owned(), said: printable(message) }
+        CallError { cause, endpoint: endpoint.to_owned(), said: printable(message) }
     }
 
     /// Whether another member may succeed.
@@ -79,7 +79,7 @@ impl Refusal {
     }
 
     /// The one place where an etcd message becomes a kind.
-    pub(super) fn error(&self, phase: Phase) -> Error {
+    pub(super) fn to_error(&self, phase: Phase) -> Error {
         let (kind, advice) = match self.cause {
             Cause::StaleToken => (Kind::Unavailable, "the login does not last; try again"),
             Cause::NoUser => (
@@ -117,9 +117,9 @@ mod tests {
     use super::*;
     use leasehold_core::Timestamp;
 
-    fn refusal(status: u16, body: &str) -> Refusal {
+    fn refusal(status: u16, body: &str) -> CallError {
         let answer = Answer { status, now: Timestamp::from_millis(0), body: body.as_bytes().to_vec() };
-        Refusal::of(&answer, "etcd at h:1")
+        CallError::of(&answer, "etcd at h:1")
     }
 
     #[test]
@@ -144,9 +144,9 @@ mod tests {
         ] {
             let body = serde_json::json!({ "error": message, "message": message, "code": 2 }).to_string();
             let refusal = refusal(503, &body);
-            assert_eq!(refusal.error(Phase::Reading).kind(), reading, "{message}");
-            assert_eq!(refusal.error(Phase::Writing).kind(), writing, "{message}");
-            let said = refusal.error(Phase::Writing).to_string();
+            assert_eq!(refusal.to_error(Phase::Reading).kind(), reading, "{message}");
+            assert_eq!(refusal.to_error(Phase::Writing).kind(), writing, "{message}");
+            let said = refusal.to_error(Phase::Writing).to_string();
             assert!(said.starts_with("etcd at h:1 refused: ") && said.contains(message), "{said}");
         }
     }

@@ -88,7 +88,7 @@ impl EtcdStore {
     async fn range(&self, body: &Value) -> Result<(Ranged, leasehold_core::Timestamp)> {
         let (answer, endpoint) = match self.connections.call("kv/range", body, Phase::Reading).await? {
             Reply::Answer(answer, endpoint) => (answer, endpoint),
-            Reply::Refused(refusal) => return Err(refusal.error(Phase::Reading)),
+            Reply::Refused(error) => return Err(error.to_error(Phase::Reading)),
         };
         Ok((parsed(&answer, Phase::Reading, endpoint)?, answer.now))
     }
@@ -105,7 +105,7 @@ impl EtcdStore {
             "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
         });
         let body = json!({ "compare": [compare], "success": success });
-        let refusal = match self.connections.call("kv/txn", &body, Phase::Writing).await? {
+        let error = match self.connections.call("kv/txn", &body, Phase::Writing).await? {
             Reply::Answer(answer, endpoint) => {
                 let swapped: Swapped = parsed(&answer, Phase::Writing, endpoint)?;
                 // The gateway omits `succeeded` if the condition did not hold.
@@ -115,21 +115,21 @@ impl EtcdStore {
                     Swap::Mismatch
                 });
             }
-            Reply::Refused(refusal) => refusal,
+            Reply::Refused(error) => error,
         };
         // The write that fills the quota is applied *and* answered with this error: only a read shows whether this was
         // that write. The answer comes after the write was applied, so the read sees it.
-        if refusal.cause == Cause::NoSpace
+        if error.cause == Cause::NoSpace
             && let Ok((found, _)) = self.find(key).await
             && found.and_then(|value| value.revision.number()).unwrap_or(0) == expected
         {
-            return Err(refusal.error(Phase::Reading));
+            return Err(error.to_error(Phase::Reading));
         }
-        Err(refusal.error(Phase::Writing))
+        Err(error.to_error(Phase::Writing))
     }
 }
 
-/// The answer's JSON.
+/// Reads the JSON of an answer with status 200.
 fn parsed<T: DeserializeOwned>(answer: &Answer, phase: Phase, endpoint: &str) -> Result<T> {
     serde_json::from_slice(&answer.body).map_err(|e| {
         let message = format!("{endpoint} gave an answer that is not etcd's; give the address of etcd's client port");

@@ -38,7 +38,7 @@ pub(super) async fn survey(connections: &Connections) -> Result<Survey> {
 async fn ask<T: DeserializeOwned>(connections: &Connections, path: &str, body: &Value) -> Result<Option<T>> {
     match connections.call(path, body, Phase::Reading).await? {
         Reply::Answer(answer, endpoint) => parsed(&answer, Phase::Reading, endpoint).map(Some),
-        Reply::Refused(refusal) => match refusal.error(Phase::Reading) {
+        Reply::Refused(error) => match error.to_error(Phase::Reading) {
             error if error.kind() == Kind::Unsupported => Ok(None),
             error => Err(error),
         },

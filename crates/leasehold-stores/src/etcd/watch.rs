@@ -5,7 +5,7 @@
 //! may have missed. The task ends with its receiver. Non-promise: hints may be lost.
 
 use super::connection::Connections;
-use super::error::Refusal;
+use super::error::CallError;
 use super::wire::{Notice, Watched, base64};
 use crate::http::Answer;
 use crate::phase::Phase;
@@ -82,11 +82,11 @@ impl Stream {
             let token = connections.token().await?;
             match Stream::open_with(connections, index, body, token.as_deref()).await? {
                 Ok(stream) => Ok(stream),
-                Err(refusal) if !connections.may_log_in_again(&refusal) => Err(refusal.error(Phase::Reading)),
+                Err(error) if !connections.may_log_in_again(&error) => Err(error.to_error(Phase::Reading)),
                 Err(_) => {
                     let token = connections.log_in_again(token.as_deref()).await?;
                     let opened = Stream::open_with(connections, index, body, token.as_deref()).await?;
-                    opened.map_err(|refusal| refusal.error(Phase::Reading))
+                    opened.map_err(|error| error.to_error(Phase::Reading))
                 }
             }
         };
@@ -98,7 +98,7 @@ impl Stream {
         index: usize,
         body: &str,
         token: Option<&str>,
-    ) -> Result<Result<Self, Refusal>> {
+    ) -> Result<Result<Self, CallError>> {
         let endpoint = connections.endpoints()[index].display_name.clone();
         // Makes a member without a leader end the watch, instead of staying silent.
         let request = connections.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
@@ -107,13 +107,13 @@ impl Stream {
         if status != 200 {
             let body = response.bytes().await.map_err(|e| broken(&endpoint).with_source(e))?.to_vec();
             let answer = Answer { status, now: Timestamp::from_millis(0), body };
-            return Ok(Err(Refusal::of(&answer, &endpoint)));
+            return Ok(Err(CallError::of(&answer, &endpoint)));
         }
         let mut stream = Stream { response, rest: Vec::new(), endpoint };
         loop {
             let watched = stream.next().await?;
             if watched.canceled {
-                return Ok(Err(Refusal::saying(&watched.cancel_reason, &stream.endpoint)));
+                return Ok(Err(CallError::saying(&watched.cancel_reason, &stream.endpoint)));
             }
             if watched.created {
                 return Ok(Ok(stream));
@@ -130,7 +130,7 @@ impl Stream {
                     serde_json::from_slice(&line).map_err(|e| broken(&self.endpoint).with_source(e))?;
                 return match (notice.result, notice.error) {
                     (Some(watched), None) => Ok(watched),
-                    (_, Some(refused)) => Err(Refusal::saying(&refused.message, &self.endpoint).error(Phase::Reading)),
+                    (_, Some(error)) => Err(CallError::saying(&error.message, &self.endpoint).to_error(Phase::Reading)),
                     (None, None) => Ok(Watched::default()),
                 };
             }

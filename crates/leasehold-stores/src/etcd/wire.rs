@@ -83,7 +83,7 @@ pub(super) struct Authenticated {
 
 /// An error answer. etcd 3.4 sends the text twice, as `message` and as `error`.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Refused {
+pub(super) struct ApiError {
     #[serde(default)]
     pub(super) message: String,
 }
@@ -92,7 +92,7 @@ pub(super) struct Refused {
 #[derive(Debug, Deserialize)]
 pub(super) struct Notice {
     pub(super) result: Option<Watched>,
-    pub(super) error: Option<Refused>,
+    pub(super) error: Option<ApiError>,
 }
 
 #[derive(Debug, Default, Deserialize)]

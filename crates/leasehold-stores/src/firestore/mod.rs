@@ -10,6 +10,7 @@
 //! commit that changes nothing keeps the update time, so each commit has a random `tag`.
 
 mod connection;
+mod error;
 
 use crate::credentials::{self, Env, google, var};
 use crate::http::client::{CA, client};
@@ -19,7 +20,8 @@ use crate::utc::millis_of;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use connection::{Failure, Service, Tokens};
+use connection::{Service, Tokens};
+use error::CallError;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
     Versioned, Watch, Watching, skip_by_reading,
@@ -137,8 +139,8 @@ impl FirestoreStore {
                 let revision = answer["writeResults"][0]["updateTime"].as_str().unwrap_or_default();
                 Ok(Swap::Done { revision: Revision(revision.to_owned()), now })
             }
-            Err(Failure::Mismatch) => Ok(Swap::Mismatch),
-            Err(Failure::Error(error)) => Err(error),
+            Err(CallError::Mismatch) => Ok(Swap::Mismatch),
+            Err(CallError::Error(error)) => Err(error),
         }
     }
 
@@ -146,7 +148,7 @@ impl FirestoreStore {
         match self.service.call(call, question, Phase::Reading).await {
             Ok(Value::Array(answers)) => Ok(answers),
             Ok(_) => Err(self.malformed(Phase::Reading)),
-            Err(failure) => Err(failure.into()),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -4,7 +4,7 @@
 //! Non-promise: only a read whose connection broke is sent again.
 
 use super::config::Config;
-use super::error::{Failure, Stop, meaning};
+use super::error::{CallError, Stop, failed};
 use crate::phase::Phase;
 use futures_util::FutureExt;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -101,11 +101,11 @@ impl Connections {
             let connecting = Conn::new(self.config.options(is_plain));
             let connected = timeout(CONNECT, connecting).await;
             let connected = connected.map_err(|_| self.late(Phase::Connecting, CONNECT))?;
-            match connected.map_err(|e| meaning(e, Phase::Connecting, self.endpoint())) {
+            match connected.map_err(|e| failed(e, Phase::Connecting, self.endpoint())) {
                 Ok(conn) => return Ok(conn),
-                Err(Failure::NoTls(_)) if self.config.may_be_plain() && !is_plain => is_plain = true,
-                Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
-                Err(failure) => return Err(self.error(failure)),
+                Err(CallError::NoTls(_)) if self.config.may_be_plain() && !is_plain => is_plain = true,
+                Err(CallError::NoLogin(_)) if logins < LOGINS => logins += 1,
+                Err(error) => return Err(self.error(error)),
             }
         }
     }
@@ -113,34 +113,34 @@ impl Connections {
     /// Runs one statement with its parameter values, or, without values, any number of statements in one exchange.
     pub(super) async fn exchange(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer> {
         if phase == Phase::Writing {
-            return self.attempt(phase, sql, values).await.map_err(|failure| self.error(failure));
+            return self.attempt(phase, sql, values).await.map_err(|error| self.error(error));
         }
         let attempts = async {
             match self.attempt(phase, sql, values.clone()).await {
                 // Most likely the connection had been closed. Asking again is safe.
-                Err(Failure::Broken(_)) if phase == Phase::Reading => self.attempt(phase, sql, values).await,
+                Err(CallError::Broken(_)) if phase == Phase::Reading => self.attempt(phase, sql, values).await,
                 attempted => attempted,
             }
         };
         let attempted = timeout(CALL, attempts).await;
-        attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(phase, CALL)))).map_err(|failure| self.error(failure))
+        attempted.unwrap_or_else(|_| Err(CallError::Final(self.late(phase, CALL)))).map_err(|error| self.error(error))
     }
 
-    async fn attempt(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer, Failure> {
+    async fn attempt(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer, CallError> {
         let mut held = self.hold().await?;
         let asked = timeout(ANSWER, held.ask(phase, sql, values, self.endpoint())).await;
-        let answer = asked.map_err(|_| Failure::Final(self.late(phase, ANSWER)))?;
+        let answer = asked.map_err(|_| CallError::Final(self.late(phase, ANSWER)))?;
         self.judge(held, answer)
     }
 
-    async fn hold(&self) -> Result<Held<'_>, Failure> {
+    async fn hold(&self) -> Result<Held<'_>, CallError> {
         let connected = timeout(CONNECT, self.connect()).await;
-        connected.map_err(|_| Failure::Final(self.late(Phase::Connecting, CONNECT)))?
+        connected.map_err(|_| CallError::Final(self.late(Phase::Connecting, CONNECT)))?
     }
 
     /// Decides whether an answer counts and whether its connection is kept.
-    fn judge(&self, held: Held<'_>, answer: Result<Answer, Failure>) -> Result<Answer, Failure> {
-        if let Err(Failure::Broken(_)) = &answer {
+    fn judge(&self, held: Held<'_>, answer: Result<Answer, CallError>) -> Result<Answer, CallError> {
+        if let Err(CallError::Broken(_)) = &answer {
             return answer;
         }
         // After a failover the host name leads to another server, but an old connection would stay with this one.
@@ -152,34 +152,37 @@ impl Connections {
         // read may be stale. Dropping the connection rolls back.
         if !held.is_autocommit() {
             let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.endpoint());
-            return Err(Failure::Final(Error::new(Kind::Unsupported, message)));
+            return Err(CallError::Final(Error::new(Kind::Unsupported, message)));
         }
         held.give_back();
         answer
     }
 
     /// Takes a connection that was used before, if there is one.
-    async fn connect(&self) -> Result<Held<'_>, Failure> {
-        let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.endpoint())));
+    async fn connect(&self) -> Result<Held<'_>, CallError> {
+        let closed = |_| CallError::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.endpoint())));
         let turn = self.turns.acquire().await.map_err(closed)?;
         let mut logins = 1;
         loop {
             let idle = self.idle.lock().pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
             let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.config.options(is_plain))));
-            match line.conn().await.map_err(|e| meaning(e, Phase::Connecting, self.endpoint())) {
+            match line.conn().await.map_err(|e| failed(e, Phase::Connecting, self.endpoint())) {
                 Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
-                Err(Failure::NoPool) => {}
-                Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
-                Err(Failure::NoTls(_)) if self.config.may_be_plain() && !is_plain => {
+                Err(CallError::NoPool) => {}
+                Err(CallError::NoLogin(_)) if logins < LOGINS => logins += 1,
+                Err(CallError::NoTls(_)) if self.config.may_be_plain() && !is_plain => {
                     self.is_plain.store(true, Ordering::Relaxed);
                 }
-                Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.endpoint()))),
+                Err(CallError::Refused(stop)) => return Err(CallError::Final(stop.into_error(self.endpoint()))),
                 // Nothing was requested yet, so trying another connection would only double the wait.
                 Err(
-                    Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error),
+                    CallError::Broken(error)
+                    | CallError::NoTls(error)
+                    | CallError::NoLogin(error)
+                    | CallError::Final(error),
                 ) => {
-                    return Err(Failure::Final(error));
+                    return Err(CallError::Final(error));
                 }
             }
         }
@@ -190,11 +193,14 @@ impl Connections {
         Error::new(kind, format!("{} gave no answer within {} s", self.endpoint(), limit.as_secs()))
     }
 
-    fn error(&self, failure: Failure) -> Error {
-        match failure {
-            Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error) => error,
-            Failure::Refused(stop) => stop.into_error(self.endpoint()),
-            Failure::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.endpoint())),
+    fn error(&self, error: CallError) -> Error {
+        match error {
+            CallError::Broken(error)
+            | CallError::NoTls(error)
+            | CallError::NoLogin(error)
+            | CallError::Final(error) => error,
+            CallError::Refused(stop) => stop.into_error(self.endpoint()),
+            CallError::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.endpoint())),
         }
     }
 }
@@ -208,25 +214,25 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    async fn ask(&mut self, phase: Phase, sql: &str, values: Vec<Value>, endpoint: &str) -> Result<Answer, Failure> {
-        let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
+    async fn ask(&mut self, phase: Phase, sql: &str, values: Vec<Value>, endpoint: &str) -> Result<Answer, CallError> {
+        let Some(conn) = &mut self.conn else { return Err(CallError::NoPool) };
         let asked = if values.is_empty() {
             match conn.query_iter(sql).await {
                 Ok(result) => take(result, phase, endpoint).await,
-                Err(e) => Err(meaning(e, phase, endpoint)),
+                Err(e) => Err(failed(e, phase, endpoint)),
             }
         } else {
             // If this fails, the statement was not run.
-            match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Preparing, endpoint)) {
+            match conn.prep(sql).await.map_err(|e| failed(e, Phase::Preparing, endpoint)) {
                 Ok(statement) => match conn.exec_iter(statement, values).await {
                     Ok(result) => take(result, phase, endpoint).await,
-                    Err(e) => Err(meaning(e, phase, endpoint)),
+                    Err(e) => Err(failed(e, phase, endpoint)),
                 },
-                Err(failure) => Err(failure),
+                Err(error) => Err(error),
             }
         };
         match asked {
-            Err(Failure::Refused(stop)) => {
+            Err(CallError::Refused(stop)) => {
                 Ok(Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: Some(stop) })
             }
             asked => asked,
@@ -264,12 +270,12 @@ async fn take<P: Protocol>(
     mut result: QueryResult<'_, '_, P>,
     phase: Phase,
     endpoint: &str,
-) -> Result<Answer, Failure> {
+) -> Result<Answer, CallError> {
     let (affected, inserted) = (result.affected_rows(), result.last_insert_id());
     let mut answer = Answer { affected, inserted, sets: Vec::new(), stopped: None };
     let mut rows = Vec::new();
     loop {
-        match result.next().await.map_err(|e| meaning(e, phase, endpoint)) {
+        match result.next().await.map_err(|e| failed(e, phase, endpoint)) {
             Ok(Some(row)) => rows.push(row),
             Ok(None) => {
                 answer.sets.push(std::mem::take(&mut rows));
@@ -277,14 +283,14 @@ async fn take<P: Protocol>(
                     continue;
                 }
                 // The driver reports the failure of a later statement with the next call.
-                match result.next().await.map_err(|e| meaning(e, phase, endpoint)) {
+                match result.next().await.map_err(|e| failed(e, phase, endpoint)) {
                     Ok(_) => return Ok(answer),
-                    Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
-                    Err(failure) => return Err(failure),
+                    Err(CallError::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+                    Err(error) => return Err(error),
                 }
             }
-            Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
-            Err(failure) => return Err(failure),
+            Err(CallError::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+            Err(error) => return Err(error),
         }
     }
 }

@@ -33,7 +33,7 @@ impl Stop {
 
 /// What to do about a connection that failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The server answered with an error; the connection is fine.
     Refused(Stop),
     /// The connection is broken; another one may work.
@@ -50,17 +50,17 @@ pub(super) enum Failure {
 }
 
 /// The driver's error as ours.
-pub(super) fn meaning(error: mysql_async::Error, phase: Phase, endpoint: &str) -> Failure {
+pub(super) fn failed(error: mysql_async::Error, phase: Phase, endpoint: &str) -> CallError {
     let kind = phase.unanswered();
     let unsupported = |message: String| Error::new(Kind::Unsupported, message);
     match error {
         mysql_async::Error::Server(error) if phase == Phase::Connecting && error.code == 1045 => {
-            Failure::NoLogin(refused(&error, phase, endpoint).into_error(endpoint))
+            CallError::NoLogin(refused(&error, phase, endpoint).into_error(endpoint))
         }
-        mysql_async::Error::Server(error) => Failure::Refused(refused(&error, phase, endpoint)),
-        mysql_async::Error::Driver(DriverError::PoolDisconnected) => Failure::NoPool,
+        mysql_async::Error::Server(error) => CallError::Refused(refused(&error, phase, endpoint)),
+        mysql_async::Error::Driver(DriverError::PoolDisconnected) => CallError::NoPool,
         mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer) => {
-            Failure::NoTls(unsupported(format!("{endpoint} has no TLS; set it up there, or give `ssl-mode=DISABLED`")))
+            CallError::NoTls(unsupported(format!("{endpoint} has no TLS; set it up there, or give `ssl-mode=DISABLED`")))
         }
         mysql_async::Error::Driver(
             error @ (DriverError::UnknownAuthPlugin { .. }
@@ -68,12 +68,12 @@ pub(super) fn meaning(error: mysql_async::Error, phase: Phase, endpoint: &str) -
             | DriverError::MysqlOldPasswordDisabled),
         ) => {
             let known = "mysql_native_password, caching_sha2_password or ed25519";
-            Failure::Broken(
+            CallError::Broken(
                 unsupported(format!("{endpoint} wants a login that is not known here; give the user one of {known}"))
                     .with_source(error),
             )
         }
-        mysql_async::Error::Io(error) if phase == Phase::Connecting && is_distrust(&error) => Failure::Broken(
+        mysql_async::Error::Io(error) if phase == Phase::Connecting && is_distrust(&error) => CallError::Broken(
             unsupported(format!(
                 "the certificate of {endpoint} is not trusted; name its authority with `ssl-ca=`, and the host as it does"
             ))
@@ -85,7 +85,7 @@ pub(super) fn meaning(error: mysql_async::Error, phase: Phase, endpoint: &str) -
                 Phase::Reading | Phase::Preparing => format!("the connection to {endpoint} broke"),
                 Phase::Writing => format!("the connection to {endpoint} broke while writing"),
             };
-            Failure::Broken(Error::new(kind, what).with_source(error))
+            CallError::Broken(Error::new(kind, what).with_source(error))
         }
     }
 }

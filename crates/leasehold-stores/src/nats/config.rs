@@ -257,7 +257,7 @@ mod tests {
             ("NATS_CA", "/ca"),
         ];
         let from_url = login("nats://u:p@three?creds=/x", &environment);
-        assert!(from_url.is_err(), "a user and a file");
+        assert_eq!(from_url.unwrap_err().kind(), leasehold_core::Kind::Invalid, "a user and a file");
         let from_url = login("nats://three,four:9?creds=/x&replicas=3", &environment).unwrap();
         assert_eq!(from_url.endpoint, "nats://three:4222,four:9");
         assert!(matches!(&from_url.proof, Proof::Credentials(file) if file == &PathBuf::from("/x")));

@@ -1,4 +1,4 @@
-//! One connection to NATS, and the meaning of its failures.
+//! One connection to NATS.
 //!
 //! Promise: a request is sent at most once, on the connection it was made for, and every wait is bounded. The driver
 //! would queue requests while it is disconnected and send them after it reconnects, long after the caller was told that
@@ -8,10 +8,10 @@
 
 use super::clock::Pulse;
 use super::config::Config;
-use super::wire::{Answer, Refusal};
-use async_nats::client::RequestErrorKind;
+use super::error::{CallError, failed, unreachable};
+use super::wire::Answer;
 use async_nats::connection::State;
-use async_nats::{Client, ConnectErrorKind, Event, HeaderMap, Message, Request, Subscriber};
+use async_nats::{Client, Event, HeaderMap, Message, Request, Subscriber};
 use leasehold_core::{Error, Kind, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -26,35 +26,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(5);
 /// An address where nobody can listen.
 const UNREACHABLE_ADDRESS: &str = "nats://127.0.0.1:0";
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The connection broke: the request may have been carried out.
-    Broken,
-    /// No answer came in time: the request may have been carried out.
-    Silent,
-    /// The subject has no listener now: nothing was done.
-    Nobody,
-    /// The subject has no listener, because the server has no JetStream: nothing was done.
-    Off,
-    /// The server denies permission: nothing was done.
-    Denied(String),
-    /// The server accepts no messages of this size: nothing was sent.
-    TooLarge,
-    /// The server answered with an error.
-    Refused(Refusal),
-    /// The answer makes no sense.
-    Garbled(String),
-    /// Not sent, for this reason.
-    Unasked(Error),
-}
-
-impl Failure {
-    pub(super) fn is(&self, err_code: u32) -> bool {
-        matches!(self, Failure::Refused(refusal) if refusal.err_code == err_code)
-    }
-}
 
 /// One connection to a server.
 pub(super) struct Connection {
@@ -153,7 +124,7 @@ impl Connection {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-    ) -> Result<Message, Failure> {
+    ) -> Result<Message, CallError> {
         let mut request = Request::new().payload(payload.into());
         if let Some(headers) = headers {
             request = request.headers(headers);
@@ -174,22 +145,22 @@ impl Connection {
         };
         tokio::select! {
             answer = self.client.send_request(subject.to_owned(), request) => {
-                answer.map_err(|error| match failure(error.kind()) {
-                    Failure::Nobody if !self.server().jetstream => Failure::Off,
-                    failure => failure,
+                answer.map_err(|error| match failed(error.kind()) {
+                    CallError::Nobody if !self.server().jetstream => CallError::Off,
+                    error => error,
                 })
             }
-            complaint = denied => Err(Failure::Denied(complaint)),
+            complaint = denied => Err(CallError::Denied(complaint)),
             () = tokio::time::sleep(ANSWER) => {
                 // The next call gets a new connection.
                 self.is_given_up.store(true, Ordering::Relaxed);
-                Err(Failure::Silent)
+                Err(CallError::Silent)
             }
         }
     }
 
     /// Sends a request to JetStream's own interface.
-    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, Failure> {
+    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, CallError> {
         let message = self.ask(&format!("$JS.API.{what}"), None, payload).await?;
         read::<T>(&message)
     }
@@ -200,8 +171,8 @@ impl Connection {
     }
 
     /// Subscribes to a subject.
-    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, Failure> {
-        self.client.subscribe(subject).await.map_err(|_| Failure::Broken)
+    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, CallError> {
+        self.client.subscribe(subject).await.map_err(|_| CallError::Broken)
     }
 
     pub(super) fn new_inbox(&self) -> String {
@@ -210,68 +181,11 @@ impl Connection {
 }
 
 /// An answer's content, unless it is a refusal.
-pub(super) fn read<T: Answer>(message: &Message) -> Result<T, Failure> {
+pub(super) fn read<T: Answer>(message: &Message) -> Result<T, CallError> {
     let mut answer: T =
-        serde_json::from_slice(&message.payload).map_err(|error| Failure::Garbled(error.to_string()))?;
+        serde_json::from_slice(&message.payload).map_err(|error| CallError::Garbled(error.to_string()))?;
     match answer.refusal() {
-        Some(refusal) => Err(Failure::Refused(refusal)),
+        Some(api_error) => Err(CallError::Refused(api_error)),
         None => Ok(answer),
-    }
-}
-
-/// The meaning of the driver's errors.
-fn failure(error: RequestErrorKind) -> Failure {
-    match error {
-        RequestErrorKind::NoResponders => Failure::Nobody,
-        RequestErrorKind::MaxPayloadExceeded => Failure::TooLarge,
-        RequestErrorKind::TimedOut => Failure::Silent,
-        RequestErrorKind::InvalidSubject | RequestErrorKind::Other => Failure::Broken,
-    }
-}
-
-/// The error for a connection that could not be made. Nothing was sent.
-fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
-    let endpoint = &config.endpoint;
-    let text = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().to_lowercase();
-    let is_about_us = text.contains("authorization") || text.contains("authentication") || text.contains("account");
-    let (kind, message) = match error.kind() {
-        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-            (Kind::Unsupported, format!("{endpoint} does not accept these credentials; check the user, token or file"))
-        }
-        _ if is_about_us => {
-            (Kind::Unsupported, format!("{endpoint} does not accept these credentials; check the user, token or file"))
-        }
-        ConnectErrorKind::Tls | ConnectErrorKind::Io if text.contains("certificate") => (
-            Kind::Unsupported,
-            format!("the certificate of {endpoint} or our own is not accepted; name the authority with `?ca=/path`"),
-        ),
-        ConnectErrorKind::Tls => (Kind::Unsupported, format!("cannot make a TLS connection to {endpoint}")),
-        ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{endpoint} cannot be understood")),
-        _ => (Kind::Unavailable, format!("cannot reach {endpoint}; is it running?")),
-    };
-    Error::new(kind, message).with_source(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::url::Address;
-
-    /// As nats-server and the driver print it.
-    #[test]
-    fn a_refused_login_and_a_refused_certificate_are_told_from_a_server_that_is_away() {
-        let config = Config::new(&Address::parse("nats", "//h").unwrap(), |_| None).unwrap();
-        for (said, kind, advice) in [
-            ("nats: authorization violation", Kind::Unsupported, "check the user, token or file"),
-            ("nats: User Authentication Expired", Kind::Unsupported, "check the user, token or file"),
-            ("nats: Account Authentication Expired", Kind::Unsupported, "check the user, token or file"),
-            ("invalid peer certificate: UnknownIssuer", Kind::Unsupported, "name the authority"),
-            ("received fatal alert: BadCertificate", Kind::Unsupported, "name the authority"),
-            ("Connection refused (os error 111)", Kind::Unavailable, "is it running?"),
-        ] {
-            let error = unreachable(&config, async_nats::ConnectError::with_source(ConnectErrorKind::Io, said));
-            assert_eq!(error.kind(), kind, "{said}");
-            assert!(error.to_string().contains(advice), "{error}");
-        }
     }
 }

@@ -24,6 +24,7 @@
 mod clock;
 mod config;
 mod connection;
+mod error;
 mod names;
 mod survey;
 mod watch;
@@ -35,7 +36,8 @@ use async_nats::HeaderMap;
 use async_trait::async_trait;
 use clock::Next;
 use config::Config;
-use connection::{Connection, Connections, Failure};
+use connection::{Connection, Connections};
+use error::CallError;
 use futures_util::future::try_join_all;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next as NextValue, Page, Range, Reach, Reading, Revision, Store, Survey,
@@ -50,7 +52,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use wire::{Ack, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purged, ServerTime, Stored};
+use wire::{Ack, Got, Info, NO_MESSAGE, NO_STREAM, Purged, ServerTime, Stored};
 
 /// How many records are requested at once.
 const CONCURRENT_READS: usize = 64;
@@ -100,19 +102,19 @@ enum Published {
 }
 
 impl NatsStore {
-    async fn connection(&self) -> Result<Arc<Connection>, Failure> {
-        self.connections.connection().await.map_err(Failure::Unasked)
+    async fn connection(&self) -> Result<Arc<Connection>, CallError> {
+        self.connections.connection().await.map_err(CallError::Unasked)
     }
 
     /// The stream, if there is one; an error if its settings do not fit leases.
-    async fn info(&self, connection: &Connection, payload: Vec<u8>) -> Result<Option<Info>, Failure> {
+    async fn info(&self, connection: &Connection, payload: Vec<u8>) -> Result<Option<Info>, CallError> {
         let info: Info = match connection.api(&format!("STREAM.INFO.{}", self.names.stream), payload).await {
             Ok(info) => info,
-            Err(failure) if failure.is(NO_STREAM) => {
+            Err(error) if error.is(NO_STREAM) => {
                 connection.is_bucket_fit.store(false, Ordering::Relaxed);
                 return Ok(None);
             }
-            Err(failure) => return Err(failure),
+            Err(error) => return Err(error),
         };
         let unfit = info.config.unfit();
         connection.is_bucket_fit.store(unfit.is_none(), Ordering::Relaxed);
@@ -125,21 +127,21 @@ impl NatsStore {
                      use another namespace",
                     self.connections.config.endpoint, self.names.stream
                 );
-                Err(Failure::Unasked(Error::new(Kind::Unsupported, message)))
+                Err(CallError::Unasked(Error::new(Kind::Unsupported, message)))
             }
         }
     }
 
-    fn time(&self, info: &Info) -> Result<Timestamp, Failure> {
+    fn time(&self, info: &Info) -> Result<Timestamp, CallError> {
         info.now().ok_or_else(|| {
             let message =
                 format!("{} does not tell its time; nats-server 2.10 or newer does", self.connections.config.endpoint);
-            Failure::Unasked(Error::new(Kind::Unsupported, message))
+            CallError::Unasked(Error::new(Kind::Unsupported, message))
         })
     }
 
     /// The time by the leader's clock; none if there is no bucket.
-    async fn now(&self, connection: &Connection) -> Result<Option<Timestamp>, Failure> {
+    async fn now(&self, connection: &Connection) -> Result<Option<Timestamp>, CallError> {
         let teller = match connection.pulse.next() {
             Next::Ask(teller) => Some(teller),
             Next::Wait(told) => match clock::answer(told).await {
@@ -156,33 +158,33 @@ impl NatsStore {
     }
 
     /// The time where there is no stream yet, by the clock of the server that we are connected to.
-    async fn time_without_bucket(&self, connection: &Connection) -> Result<Timestamp, Failure> {
+    async fn time_without_bucket(&self, connection: &Connection) -> Result<Timestamp, CallError> {
         let message = match connection.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
             Ok(message) => message,
-            Err(Failure::Denied(_) | Failure::Nobody | Failure::Off) => {
+            Err(CallError::Denied(_) | CallError::Nobody | CallError::Off) => {
                 let message = format!(
                     "{} tells no time while there is no bucket; allow `$SYS.REQ.USER.INFO`, or make it with `{}`",
                     self.connections.config.endpoint,
                     self.command()
                 );
-                return Err(Failure::Unasked(Error::new(Kind::Unsupported, message)));
+                return Err(CallError::Unasked(Error::new(Kind::Unsupported, message)));
             }
-            Err(failure) => return Err(failure),
+            Err(error) => return Err(error),
         };
         let told = serde_json::from_slice::<ServerTime>(&message.payload).ok().and_then(|who| who.now());
-        told.ok_or_else(|| Failure::Garbled("no time in the answer".into()))
+        told.ok_or_else(|| CallError::Garbled("no time in the answer".into()))
     }
 
-    async fn last(&self, connection: &Connection, subject: &str) -> Result<Option<Stored>, Failure> {
+    async fn last(&self, connection: &Connection, subject: &str) -> Result<Option<Stored>, CallError> {
         let payload = json(&json!({ "last_by_subj": subject }));
         match connection.api::<Got>(&format!("STREAM.MSG.GET.{}", self.names.stream), payload).await {
             Ok(got) => Ok(got.message),
-            Err(failure) if failure.is(NO_MESSAGE) || failure.is(NO_STREAM) => Ok(None),
-            Err(failure) => Err(failure),
+            Err(error) if error.is(NO_MESSAGE) || error.is(NO_STREAM) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    async fn look(&self, key: &Key) -> Result<Reading, Failure> {
+    async fn look(&self, key: &Key) -> Result<Reading, CallError> {
         let connection = self.connection().await?;
         let subject = self.names.subject(key);
         let (stored, now) = tokio::join!(self.last(&connection, &subject), self.now(&connection));
@@ -199,7 +201,7 @@ impl NatsStore {
         subject: &str,
         expected: u64,
         next: NextValue<'_>,
-    ) -> Result<Published, Failure> {
+    ) -> Result<Published, CallError> {
         for _ in 0..WRITE_ATTEMPTS {
             let mut headers = HeaderMap::new();
             headers.insert(EXPECTED, expected.to_string());
@@ -214,22 +216,22 @@ impl NatsStore {
                         return Ok(Published::Stored(ack.seq, now));
                     }
                     // The write was stored, but without a time its outcome can only be reported as unknown.
-                    let now = self.now(connection).await.ok().flatten().ok_or(Failure::Broken)?;
+                    let now = self.now(connection).await.ok().flatten().ok_or(CallError::Broken)?;
                     return Ok(Published::Stored(ack.seq, now));
                 }
-                Err(Failure::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
+                Err(CallError::Refused(api_error)) if wire::WRONG_SEQUENCE.contains(&api_error.err_code) => {
                     return Ok(Published::Mismatch);
                 }
                 // Nobody received it, so it may be sent again.
-                Err(failure @ (Failure::Nobody | Failure::Off)) => match self.info(connection, Vec::new()).await {
+                Err(error @ (CallError::Nobody | CallError::Off)) => match self.info(connection, Vec::new()).await {
                     Ok(None) => return Ok(Published::NoBucket),
                     Ok(Some(_)) => tokio::time::sleep(WRITE_RETRY_PAUSE).await,
-                    Err(_) => return Err(failure),
+                    Err(_) => return Err(error),
                 },
-                Err(failure) => return Err(failure),
+                Err(error) => return Err(error),
             }
         }
-        Err(Failure::Nobody)
+        Err(CallError::Nobody)
     }
 
     /// The command that creates the bucket.
@@ -240,7 +242,7 @@ impl NatsStore {
 
     /// Creates the bucket if it is missing, and checks that its settings fit leases. Writes no record.
     async fn prepare(&self, connection: &Connection) -> Result<()> {
-        let told = |failure| self.told(failure, Phase::Reading);
+        let told = |error| self.told(error, Phase::Reading);
         if self.info(connection, Vec::new()).await.map_err(told)?.is_some() {
             return Ok(());
         }
@@ -250,13 +252,13 @@ impl NatsStore {
         match connection.api::<Info>(&format!("STREAM.CREATE.{stream}"), json(&config)).await {
             Ok(_) => {}
             // Another process just created it, with other settings.
-            Err(failure) if failure.is(wire::OTHER_SETTINGS) => {}
-            Err(failure @ (Failure::Denied(_) | Failure::Refused(_))) => {
-                let (command, why) = (self.command(), self.told(failure, Phase::Reading));
+            Err(error) if error.is(wire::OTHER_SETTINGS) => {}
+            Err(error @ (CallError::Denied(_) | CallError::Refused(_))) => {
+                let (command, why) = (self.command(), self.told(error, Phase::Reading));
                 let message = format!("the bucket `{bucket}` cannot be made; make it with `{command}`: {why}");
                 return Err(Error::new(why.kind(), message));
             }
-            Err(failure) => return Err(told(failure)),
+            Err(error) => return Err(told(error)),
         }
         match self.info(connection, Vec::new()).await.map_err(told)? {
             Some(_) => Ok(()),
@@ -282,18 +284,14 @@ impl NatsStore {
         let subject = self.names.subject(key);
         let mut last = expected;
         for _ in 0..MARKER_RETRIES {
-            let told = |failure| self.told(failure, Phase::Writing);
+            let told = |error| self.told(error, Phase::Writing);
             match self.publish_once(&connection, &subject, last, next).await.map_err(told)? {
                 Published::NoBucket if expected > 0 => return Ok(Published::Mismatch),
                 // The bucket existed a moment ago.
                 Published::NoBucket => self.prepare(&connection).await?,
                 Published::Mismatch if expected == 0 => {
                     // Certainly not written, so it may be sent again in place of a marker.
-                    match self
-                        .last(&connection, &subject)
-                        .await
-                        .map_err(|failure| self.told(failure, Phase::Reading))?
-                    {
+                    match self.last(&connection, &subject).await.map_err(|error| self.told(error, Phase::Reading))? {
                         Some(stored) if stored.is_erasure() => last = stored.seq,
                         None => last = 0,
                         Some(_) => return Ok(Published::Mismatch),
@@ -310,7 +308,7 @@ impl NatsStore {
         &self,
         connection: &Connection,
         shelf: Shelf,
-    ) -> Result<(BTreeMap<LeaseName, String>, Timestamp), Failure> {
+    ) -> Result<(BTreeMap<LeaseName, String>, Timestamp), CallError> {
         let filter = self.names.shelf(shelf);
         let mut all = BTreeMap::new();
         let mut offset = 0;
@@ -329,10 +327,10 @@ impl NatsStore {
                 return Ok((all, now));
             }
         }
-        Err(Failure::Garbled("more subjects than can be listed".into()))
+        Err(CallError::Garbled("more subjects than can be listed".into()))
     }
 
-    async fn page(&self, shelf: Shelf, range: Range<'_>) -> Result<Page, Failure> {
+    async fn page(&self, shelf: Shelf, range: Range<'_>) -> Result<Page, CallError> {
         let Range { after, until, skip, limit } = range;
         let connection = self.connection().await?;
         let (all, now) = self.everything(&connection, shelf).await?;
@@ -352,56 +350,15 @@ impl NatsStore {
     }
 
     /// The error for the caller.
-    fn told(&self, failure: Failure, phase: Phase) -> Error {
-        let endpoint = &self.connections.config.endpoint;
-        let unknown = phase.unanswered();
-        let no_jetstream = || {
-            let message =
-                format!("jetstream is off at {endpoint}; start nats-server with `-js`, or allow it to the account");
-            Error::new(Kind::Unsupported, message)
-        };
-        match failure {
-            Failure::Unasked(error) => error,
-            Failure::Broken => {
-                Error::new(unknown, format!("the connection to {endpoint} broke before the answer came"))
-            }
-            Failure::Silent => Error::new(unknown, format!("{endpoint} did not answer in time")),
-            Failure::Off => no_jetstream(),
-            Failure::Nobody => {
-                let message =
-                    format!("nobody answers for the bucket `{}` at {endpoint} now; try again", self.names.bucket);
-                Error::new(Kind::Unavailable, message)
-            }
-            Failure::Denied(complaint) => {
-                let message =
-                    format!("{endpoint} does not let this user do it ({complaint}); allow `$JS.API.>`, `$KV.>`");
-                Error::new(Kind::Unsupported, message)
-            }
-            Failure::TooLarge => {
-                Error::new(Kind::Unsupported, format!("a record is larger than the `max_payload` of {endpoint}"))
-            }
-            Failure::Garbled(what) => {
-                Error::new(unknown, format!("{endpoint} answered what cannot be understood: {what}"))
-            }
-            Failure::Refused(refusal) if NO_JETSTREAM.contains(&refusal.err_code) => no_jetstream(),
-            Failure::Refused(refusal) => {
-                let kind = match refusal.code {
-                    500.. => unknown,
-                    // The server's queue is full: the message was not accepted.
-                    429 => Kind::Unavailable,
-                    _ => Kind::Unsupported,
-                };
-                let what = leasehold_core::printable(&refusal.description);
-                Error::new(kind, format!("{endpoint} refused with error {}: {what}", refusal.err_code))
-            }
-        }
+    fn told(&self, error: CallError, phase: Phase) -> Error {
+        error.into_error(&self.connections.config.endpoint, &self.names.bucket, phase)
     }
 }
 
 /// A subject's last message as a record; none if it marks an erased one.
-fn value(stored: Option<Stored>) -> Result<Option<Versioned>, Failure> {
+fn value(stored: Option<Stored>) -> Result<Option<Versioned>, CallError> {
     let Some(stored) = stored.filter(|stored| !stored.is_erasure()) else { return Ok(None) };
-    let bytes = stored.bytes().ok_or_else(|| Failure::Garbled("a record that is not base64".into()))?;
+    let bytes = stored.bytes().ok_or_else(|| CallError::Garbled("a record that is not base64".into()))?;
     Ok(Some(Versioned { bytes, revision: Revision(stored.seq.to_string()) }))
 }
 
@@ -427,10 +384,10 @@ impl Store for NatsStore {
     async fn read(&self, key: &Key) -> Result<Reading> {
         match self.look(key).await {
             // The server may have closed the connection long ago. A read may be repeated.
-            Err(Failure::Broken) => self.look(key).await,
+            Err(CallError::Broken) => self.look(key).await,
             other => other,
         }
-        .map_err(|failure| self.told(failure, Phase::Reading))
+        .map_err(|error| self.told(error, Phase::Reading))
     }
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
@@ -458,10 +415,10 @@ impl Store for NatsStore {
 
     async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
         match self.page(shelf, range).await {
-            Err(Failure::Broken) => self.page(shelf, range).await,
+            Err(CallError::Broken) => self.page(shelf, range).await,
             other => other,
         }
-        .map_err(|failure| self.told(failure, Phase::Reading))
+        .map_err(|error| self.told(error, Phase::Reading))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
@@ -469,7 +426,7 @@ impl Store for NatsStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let told = |failure| self.told(failure, Phase::Reading);
+        let told = |error| self.told(error, Phase::Reading);
         let connection = self.connections.connection().await?;
         let info = self.info(&connection, Vec::new()).await.map_err(told)?;
         let survey = Survey::plain(Class::B).fine("nats-server", connection.server().version);

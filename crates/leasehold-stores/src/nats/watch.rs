@@ -6,7 +6,8 @@
 //! A plain subscription to the key's subject would hint when a write is *sent*, before it is stored or refused. It is
 //! used only while there is no bucket for a consumer.
 
-use super::connection::{Connection, Failure};
+use super::connection::Connection;
+use super::error::CallError;
 use super::wire::{Consumer, NO_STREAM, new_consumer};
 use super::{NatsStore, json};
 use async_nats::{StatusCode, Subscriber};
@@ -41,7 +42,7 @@ pub(super) async fn watch(store: &NatsStore, key: &Key) -> Result<Watch> {
     let subscription = match establish(store, &subject).await {
         Ok(subscription) => Some(subscription),
         // Hints are optional, because waiters also poll.
-        Err(Failure::Denied(_)) => return Ok(Watch::silent()),
+        Err(CallError::Denied(_)) => return Ok(Watch::silent()),
         Err(_) => None,
     };
     let (sender, watch) = Watch::channel();
@@ -49,7 +50,7 @@ pub(super) async fn watch(store: &NatsStore, key: &Key) -> Result<Watch> {
     Ok(watch)
 }
 
-async fn establish(store: &NatsStore, subject: &str) -> Result<Subscription, Failure> {
+async fn establish(store: &NatsStore, subject: &str) -> Result<Subscription, CallError> {
     let connection = store.connection().await?;
     let stream = &store.names.stream;
     let inbox = connection.new_inbox();
@@ -58,8 +59,8 @@ async fn establish(store: &NatsStore, subject: &str) -> Result<Subscription, Fai
     let config = new_consumer(stream, subject, &inbox, heartbeat_ns);
     match connection.api::<Consumer>(&format!("CONSUMER.CREATE.{stream}"), json(&config)).await {
         Ok(consumer) => Ok(Subscription::Stored(told, connection, consumer.name)),
-        Err(failure) if failure.is(NO_STREAM) => Ok(Subscription::Sent(connection.listen(subject.to_owned()).await?)),
-        Err(failure) => Err(failure),
+        Err(error) if error.is(NO_STREAM) => Ok(Subscription::Sent(connection.listen(subject.to_owned()).await?)),
+        Err(error) => Err(error),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) const NO_JETSTREAM: [u32; 2] = [10076, 10039];
 
 /// An error from the server.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Refusal {
+pub(super) struct ApiError {
     pub(super) code: u32,
     #[serde(default)]
     pub(super) err_code: u32,
@@ -32,12 +32,12 @@ pub(super) struct Refusal {
 
 /// An answer that may be a refusal.
 pub(super) trait Answer: for<'de> Deserialize<'de> {
-    fn refusal(&mut self) -> Option<Refusal>;
+    fn refusal(&mut self) -> Option<ApiError>;
 }
 
 macro_rules! answers {
     ($($name:ident),+) => { $(impl Answer for $name {
-        fn refusal(&mut self) -> Option<Refusal> {
+        fn refusal(&mut self) -> Option<ApiError> {
             self.error.take()
         }
     })+ };
@@ -47,7 +47,7 @@ answers!(Info, Got, Ack, Consumer, Purged);
 /// A stream, and the time by its leader's clock.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Info {
-    error: Option<Refusal>,
+    error: Option<ApiError>,
     #[serde(default)]
     pub(super) config: StreamConfig,
     #[serde(default)]
@@ -122,7 +122,7 @@ pub(super) struct Peer {
 /// The last message of a subject.
 #[derive(Debug, Deserialize)]
 pub(super) struct Got {
-    error: Option<Refusal>,
+    error: Option<ApiError>,
     pub(super) message: Option<Stored>,
 }
 
@@ -154,21 +154,21 @@ pub(super) const OPERATION: &str = "KV-Operation";
 /// A published message was stored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Ack {
-    error: Option<Refusal>,
+    error: Option<ApiError>,
     #[serde(default)]
     pub(super) seq: u64,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Consumer {
-    error: Option<Refusal>,
+    error: Option<ApiError>,
     #[serde(default)]
     pub(super) name: String,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Purged {
-    error: Option<Refusal>,
+    error: Option<ApiError>,
 }
 
 /// Our user, according to the server that we are connected to. This is the only

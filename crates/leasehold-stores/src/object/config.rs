@@ -4,7 +4,8 @@
 //! one. Non-promise: nothing is sent; the first call fetches credentials that have to be fetched.
 
 use super::azure::ConnectionString;
-use super::connection::{Advice, Connector};
+use super::connection::Connector;
+use super::error::Advice;
 use super::layout::Compared;
 use crate::credentials::{Env, Replaceable, aws, google as google_credentials, var};
 use crate::url::{Address, Secret};

@@ -36,7 +36,7 @@ impl Files {
         Ok(Files { cloud, folder, address: address.to_string() })
     }
 
-    /// Stores a file.
+    /// Stores a file, in place of one that has its name.
     pub async fn put(&self, name: &str, content: Vec<u8>) -> Result<()> {
         self.cloud.put(&self.path(name), content.into()).await.map(drop).map_err(|e| self.failed(e))
     }

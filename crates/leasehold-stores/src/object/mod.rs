@@ -13,6 +13,7 @@
 mod azure;
 mod config;
 mod connection;
+mod error;
 mod files;
 mod layout;
 mod proof;
@@ -26,7 +27,8 @@ use crate::phase::Phase;
 use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::{Bucket, Service};
-use connection::{Exchange, Watcher, failure, in_time};
+use connection::{Exchange, Watcher, in_time};
+use error::failed;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use layout::Content;
 use leasehold_core::store::{
@@ -131,7 +133,7 @@ impl BucketNamespace {
     }
 
     fn failed(&self, driver: Option<object_store::Error>, seen: &Exchange, phase: Phase) -> Error {
-        failure(driver, seen, phase, &self.bucket.display_name, &self.bucket.advice)
+        failed(driver, seen, phase, &self.bucket.display_name, &self.bucket.advice)
     }
 
     /// Identifies the credentials that the next request is sent with.

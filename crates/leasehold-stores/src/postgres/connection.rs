@@ -5,7 +5,7 @@
 
 use super::config::{Config, Server};
 use super::direct::is_direct;
-use super::error::{Failure, failed, silent, standby};
+use super::error::{CallError, failed, silent, standby};
 use crate::phase::Phase;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind};
@@ -88,7 +88,7 @@ impl Connection {
         sql: &str,
         params: &Params<'_>,
         config: &Config,
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<Row>, CallError> {
         let run = async {
             if let Some(statement) = self.prepared(phase, sql, params).await {
                 let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
@@ -160,7 +160,7 @@ impl Connections {
 
     /// Runs a statement whose second column says whether the server is a standby.
     /// Repeated once if the connection was lost while idle, or leads to a standby.
-    pub(super) async fn read(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn read(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, CallError> {
         let mut is_last = false;
         loop {
             let lent = self.lend().await?;
@@ -171,33 +171,39 @@ impl Connections {
                 && rows.first().is_some_and(|row| row.try_get(1).unwrap_or(true))
             {
                 self.forget_all();
-                answer = Err(Failure::Standby(standby(&endpoint)));
+                answer = Err(CallError::Standby(standby(&endpoint)));
             }
             match answer {
-                Err(Failure::Cut(_) | Failure::Standby(_)) if !is_last && !is_new => is_last = true,
+                Err(CallError::Cut(_) | CallError::Standby(_)) if !is_last && !is_new => is_last = true,
                 answer => return answer,
             }
         }
     }
 
     /// Runs a statement once, on any idle or new connection.
-    pub(super) async fn ask(&self, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn ask(&self, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, CallError> {
         let lent = self.lend().await?;
         self.run(lent, phase, sql, params).await
     }
 
-    async fn run(&self, mut lent: Lent<'_>, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+    async fn run(
+        &self,
+        mut lent: Lent<'_>,
+        phase: Phase,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Vec<Row>, CallError> {
         // If this is dropped or gets no answer, the connection is dropped with it.
         let answer = lent.connection.run(phase, sql, params, &self.config).await;
         match &answer {
-            Err(Failure::Standby(_)) => self.forget_all(),
-            Err(Failure::Cut(_)) => {}
+            Err(CallError::Standby(_)) => self.forget_all(),
+            Err(CallError::Cut(_)) => {}
             _ => self.give_back(lent),
         }
         answer
     }
 
-    async fn lend(&self) -> Result<Lent<'_>, Failure> {
+    async fn lend(&self) -> Result<Lent<'_>, CallError> {
         let lend = async {
             let permit = self.permits.acquire().await.map_err(|_| silent(Phase::Connecting, &self.config.shown))?;
             if let Ok(mut session) = self.session.try_lock()
@@ -252,7 +258,7 @@ impl Connections {
     }
 
     /// Connects to the primary among the servers, beginning with the last known one.
-    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+    pub(super) async fn connect(&self) -> Result<Connection, CallError> {
         let servers = &self.config.servers;
         let first = self.primary.load(Ordering::Relaxed);
         let mut errors: Vec<Error> = Vec::new();
@@ -266,13 +272,13 @@ impl Connections {
                     self.primary.store(at, Ordering::Relaxed);
                     return Ok(connection);
                 }
-                Err(failure) => errors.push(failure.into_error()),
+                Err(error) => errors.push(error.into_error()),
             }
         }
-        Err(Failure::Final(all_failed(errors)))
+        Err(CallError::Final(all_failed(errors)))
     }
 
-    async fn connect_to(&self, server: &Server) -> Result<Connection, Failure> {
+    async fn connect_to(&self, server: &Server) -> Result<Connection, CallError> {
         let config = &self.config;
         let (client, mut connection) = server
             .config
@@ -303,7 +309,7 @@ impl Connections {
                 rows.first().is_none_or(|row| row.try_get(1).unwrap_or(true))
             }
         };
-        if is_standby { Err(Failure::Standby(standby(&server.shown))) } else { Ok(connection) }
+        if is_standby { Err(CallError::Standby(standby(&server.shown))) } else { Ok(connection) }
     }
 }
 

@@ -8,7 +8,7 @@ use tokio_postgres::error::Severity;
 
 /// How a call failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The table does not exist; nothing was done.
     MissingTable,
     /// Another writer was faster, and the server rolled the call back, so it may be repeated.
@@ -21,11 +21,14 @@ pub(super) enum Failure {
     Final(Error),
 }
 
-impl Failure {
+impl CallError {
     pub(super) fn into_error(self) -> Error {
         match self {
-            Failure::Overtaken(error) | Failure::Standby(error) | Failure::Cut(error) | Failure::Final(error) => error,
-            Failure::MissingTable => Error::new(Kind::Unavailable, "the table of the postgres store is missing"),
+            CallError::Overtaken(error)
+            | CallError::Standby(error)
+            | CallError::Cut(error)
+            | CallError::Final(error) => error,
+            CallError::MissingTable => Error::new(Kind::Unavailable, "the table of the postgres store is missing"),
         }
     }
 }
@@ -37,14 +40,14 @@ pub(super) fn standby(endpoint: &str) -> Error {
 }
 
 /// The error for a call that was not answered in time.
-pub(super) fn silent(phase: Phase, endpoint: &str) -> Failure {
+pub(super) fn silent(phase: Phase, endpoint: &str) -> CallError {
     let kind = phase.unanswered();
-    Failure::Cut(Error::new(kind, format!("{endpoint} did not answer in time")))
+    CallError::Cut(Error::new(kind, format!("{endpoint} did not answer in time")))
 }
 
 /// The driver's error as ours.
-pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, endpoint: &str, config: &Config) -> Failure {
-    use Failure::{Final, MissingTable, Overtaken};
+pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, endpoint: &str, config: &Config) -> CallError {
+    use CallError::{Final, MissingTable, Overtaken};
     let Some(told) = error.as_db_error() else {
         return unanswered(error.into(), phase, endpoint, config);
     };
@@ -89,7 +92,7 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, endpoint: &str,
         "40001" | "40P01" if is_plain => {
             Overtaken(unavailable(format!("{endpoint} gave way to other writers again and again: {says}; try again")))
         }
-        "25006" if is_plain => Failure::Standby(standby(endpoint)),
+        "25006" if is_plain => CallError::Standby(standby(endpoint)),
         "53100" if is_plain => {
             Final(unavailable(format!("no space left at {endpoint}; nothing was changed, free some and try again")))
         }
@@ -98,33 +101,33 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, endpoint: &str,
         }
         _ => {
             let what = format!("{endpoint} ended the connection in the middle of a write: {says}");
-            Failure::Cut(Error::new(Kind::Indeterminate, what))
+            CallError::Cut(Error::new(Kind::Indeterminate, what))
         }
     }
 }
 
 /// The error when the server did not answer: the connection was cut, or never opened.
-fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, endpoint: &str, config: &Config) -> Failure {
+fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, endpoint: &str, config: &Config) -> CallError {
     let text = error.to_string();
     match phase {
         // The driver reports a missing password as a configuration error.
         Phase::Connecting if text.contains("authentication") || text.contains("configuration") => {
             let what = format!("{endpoint} refused role `{}`: {}; give a password", config.user, cause(&*error));
-            Failure::Final(Error::new(Kind::Unsupported, what))
+            CallError::Final(Error::new(Kind::Unsupported, what))
         }
         Phase::Connecting if text.contains("TLS") => {
             let what = format!("no secure connection to {endpoint}: {}; check sslmode and sslrootcert", cause(&*error));
             // A server without TLS, or with an untrusted certificate, needs a person. A cut connection does not.
             let kind = if is_io(&*error) { Kind::Unavailable } else { Kind::Unsupported };
-            Failure::Final(Error::new(kind, what))
+            CallError::Final(Error::new(kind, what))
         }
-        Phase::Connecting => Failure::Final(Error::unavailable(format!("cannot reach {endpoint}"), error)),
+        Phase::Connecting => CallError::Final(Error::unavailable(format!("cannot reach {endpoint}"), error)),
         Phase::Writing => {
             let what = format!("{endpoint} did not answer a write");
-            Failure::Cut(Error::new(Kind::Indeterminate, what).with_source(error))
+            CallError::Cut(Error::new(Kind::Indeterminate, what).with_source(error))
         }
         Phase::Reading | Phase::Preparing => {
-            Failure::Cut(Error::unavailable(format!("{endpoint} did not answer"), error))
+            CallError::Cut(Error::unavailable(format!("{endpoint} did not answer"), error))
         }
     }
 }
@@ -154,7 +157,8 @@ mod tests {
             ("error performing TLS handshake: server does not support TLS", Kind::Unsupported, "check sslmode"),
             ("error connecting to server: Connection refused (os error 111)", Kind::Unavailable, "cannot reach"),
         ] {
-            let Failure::Final(error) = unanswered(said.into(), Phase::Connecting, "postgres server `h:5432`", &config)
+            let CallError::Final(error) =
+                unanswered(said.into(), Phase::Connecting, "postgres server `h:5432`", &config)
             else {
                 panic!("{said}")
             };

@@ -24,7 +24,7 @@ use crate::url::{Address, Namespace};
 use async_trait::async_trait;
 use config::Config;
 use connection::{Connections, Params};
-use error::Failure;
+use error::CallError;
 use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
     Versioned, Watch, Watching,
@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use watch::Listener;
+use watch::Watchers;
 
 /// How often a write is repeated that the server certainly rolled back: because the table was missing or being created
 /// by another process, or because of another write, at a stricter isolation level than ours.
@@ -48,7 +48,7 @@ const ATTEMPTS: usize = 8;
 pub struct PostgresStore {
     connections: Arc<Connections>,
     statements: Arc<Statements>,
-    listener: Arc<Listener>,
+    watchers: Arc<Watchers>,
     namespace: Namespace,
     /// Whether a survey has shown it to be of class A.
     proven: Arc<AtomicBool>,
@@ -68,7 +68,7 @@ pub fn check(address: &Address) -> Result<()> {
 /// A connection to the database at this address, for uses other than a store. Settings and TLS are found in the same way.
 pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
     let connections = Connections::new(Arc::new(Config::read(address, |name| std::env::var(name).ok())?));
-    connections.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
+    connections.connect().await.map(connection::Connection::into_client).map_err(CallError::into_error)
 }
 
 /// Takes the settings from the address, the environment and the files they name. The first call connects.
@@ -76,9 +76,9 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<PostgresSt
     let config = Arc::new(Config::read(address, |name| std::env::var(name).ok())?);
     let statements = Arc::new(Statements::new(&config.table));
     let connections = Arc::new(Connections::new(config));
-    let listener =
-        Arc::new(Listener::new(connections.clone(), statements::channel(&connections.config.table, namespace)));
-    Ok(PostgresStore { connections, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
+    let watchers =
+        Arc::new(Watchers::new(connections.clone(), statements::channel(&connections.config.table, namespace)));
+    Ok(PostgresStore { connections, statements, watchers, namespace: namespace.clone(), proven: Arc::default() })
 }
 
 impl PostgresStore {
@@ -86,14 +86,14 @@ impl PostgresStore {
     async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Option<Vec<Row>>> {
         match self.connections.read(sql, params).await {
             Ok(rows) => Ok(Some(rows)),
-            Err(Failure::MissingTable) => Ok(None),
-            Err(failure) => Err(failure.into_error()),
+            Err(CallError::MissingTable) => Ok(None),
+            Err(error) => Err(error.into_error()),
         }
     }
 
     /// The server's time, where there is no table.
     async fn now(&self) -> Result<Timestamp> {
-        let rows = self.connections.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
+        let rows = self.connections.read(statements::NOW, &[]).await.map_err(CallError::into_error)?;
         rows.first().map_or_else(|| Err(unexpected_answer("it reported no time")), |row| timestamp(row, 0))
     }
 
@@ -107,12 +107,12 @@ impl PostgresStore {
             }
             match self.connections.ask(Phase::Writing, sql, params).await {
                 Ok(rows) => return rows.first().map_or(Ok(Swap::Mismatch), done),
-                Err(Failure::MissingTable) => match missing {
+                Err(CallError::MissingTable) => match missing {
                     Missing::Mismatch => return Ok(Swap::Mismatch),
                     Missing::Make => last = self.make_table().await?,
                 },
-                Err(Failure::Overtaken(error)) => last = Some(error),
-                Err(failure) => return Err(failure.into_error()),
+                Err(CallError::Overtaken(error)) => last = Some(error),
+                Err(error) => return Err(error.into_error()),
             }
         }
         Err(last.unwrap_or_else(|| unexpected_answer("its table appears and disappears")))
@@ -121,7 +121,7 @@ impl PostgresStore {
     /// Notifies this handle's own watchers of a swap that was applied.
     fn told(&self, key: &Key, swap: Swap) -> Swap {
         if let Swap::Done { .. } = &swap {
-            self.listener.echo(key);
+            self.watchers.echo(key);
         }
         swap
     }
@@ -131,8 +131,8 @@ impl PostgresStore {
         let table = &self.connections.config.table;
         match self.connections.ask(Phase::Preparing, &table.ddl(), &[]).await {
             Ok(_) => Ok(None),
-            Err(Failure::Overtaken(error)) => Ok(Some(error)),
-            Err(failure) => Err(failure.into_error()),
+            Err(CallError::Overtaken(error)) => Ok(Some(error)),
+            Err(error) => Err(error.into_error()),
         }
     }
 }
@@ -182,7 +182,7 @@ impl Store for PostgresStore {
             class: if self.proven.load(Ordering::Relaxed) { Class::A } else { Class::B },
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
-            watch: if self.listener.is_pooled() { Watching::None } else { Watching::Hints },
+            watch: if self.watchers.is_pooled() { Watching::None } else { Watching::Hints },
             writes_along: true,
             by_verbs: false,
             durability: "the commit is flushed on the server, and on its synchronous standbys if it has any",
@@ -210,7 +210,7 @@ impl Store for PostgresStore {
         };
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
         let (fresh, value) = (Revision::random_number(), next.value().unwrap_or_default());
-        let tag = notify.then(|| self.listener.tag(key));
+        let tag = notify.then(|| self.watchers.tag(key));
         let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
         let parts = |key: &'_ Key| (key.shelf.as_str(), key.name.as_str().to_owned());
         let (gone_shelf, gone_name) = along.erase.map(parts).unwrap_or_default();
@@ -284,11 +284,11 @@ impl Store for PostgresStore {
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
-        Ok(self.listener.clone().watch(key).await)
+        Ok(self.watchers.clone().watch(key).await)
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let rows = self.connections.read(statements::SURVEY, &[]).await.map_err(Failure::into_error)?;
+        let rows = self.connections.read(statements::SURVEY, &[]).await.map_err(CallError::into_error)?;
         let row = rows.first().ok_or_else(|| unexpected_answer("it has no row"))?;
         let survey = survey::judge(
             &survey::ServerSettings::from_row(row).ok_or_else(|| unexpected_answer("settings are missing"))?,

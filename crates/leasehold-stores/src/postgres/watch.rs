@@ -34,8 +34,8 @@ const LINGER: Duration = Duration::from_secs(5);
 /// How long a new watch may take to become active.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// The one listener of a handle. It runs while anything is watched.
-pub(super) struct Listener {
+/// Everything that a handle watches. One task listens, while anything is watched.
+pub(super) struct Watchers {
     connections: Arc<Connections>,
     channel: String,
     shared: Mutex<Shared>,
@@ -71,9 +71,9 @@ enum Ended {
     Cut,
 }
 
-impl Listener {
+impl Watchers {
     pub(super) fn new(connections: Arc<Connections>, channel: String) -> Self {
-        Listener { connections, channel, shared: Mutex::default(), changed: Notify::new() }
+        Watchers { connections, channel, shared: Mutex::default(), changed: Notify::new() }
     }
 
     /// The number that identifies a key in notifications, and its channel.

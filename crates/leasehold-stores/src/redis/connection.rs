@@ -6,7 +6,7 @@
 //! connection of the write. One namespace is one slot, so one connection is enough.
 
 use super::config::{Config, Mode, Node};
-use super::error::{Failure, judge};
+use super::error::{CallError, failed};
 use super::statements::Lua;
 use super::watch::Watchers;
 use crate::phase::Phase;
@@ -59,7 +59,7 @@ impl Call<'_> {
 pub(super) enum Confirm {
     /// As the address says.
     ByReplicas,
-    /// Not at all.
+    /// Replicas are not waited for.
     No,
 }
 
@@ -123,44 +123,44 @@ impl Connections {
             let live = self.live().await?;
             sent.store(true, Ordering::SeqCst);
             let answer = self.send(&live, call.command(is_whole), phase, confirm, None).await;
-            let failure = match answer {
+            let error = match answer {
                 Ok(value) => return Ok(value),
-                Err(Failure::Asked(node)) if self.config.mode == Mode::Cluster => {
+                Err(CallError::Asked(node)) if self.config.mode == Mode::Cluster => {
                     let next_owner =
                         self.connect(&on_same_host(node, &live)).await.map_err(|t| t.into_error(&self.config.name))?;
                     // The script in full: a node that is just receiving the slot may not have it.
                     match self.send(&next_owner, call.command(true), phase, confirm, Some(cmd("ASKING"))).await {
                         Ok(value) => return Ok(value),
-                        Err(failure) => failure,
+                        Err(error) => error,
                     }
                 }
-                Err(failure) => failure,
+                Err(error) => error,
             };
-            match &failure {
-                Failure::NoScript => is_whole = true,
-                Failure::Moved(node) if self.config.mode == Mode::Cluster => {
+            match &error {
+                CallError::NoScript => is_whole = true,
+                CallError::Moved(node) if self.config.mode == Mode::Cluster => {
                     live.give_up();
                     self.live.lock().await.owner = Some(on_same_host(node.clone(), &live));
                 }
-                Failure::Asked(_) if self.config.mode == Mode::Cluster => {}
-                Failure::Moved(_) | Failure::Asked(_) => {
+                CallError::Asked(_) if self.config.mode == Mode::Cluster => {}
+                CallError::Moved(_) | CallError::Asked(_) => {
                     let what = format!("{} is a cluster; add the option `mode=cluster`", self.config.name);
                     return Err(Error::new(Kind::Unsupported, what));
                 }
-                Failure::Closed(_) if phase == Phase::Reading && !is_retried => {
+                CallError::Closed(_) if phase == Phase::Reading && !is_retried => {
                     live.give_up();
                     is_retried = true;
                 }
-                Failure::Closed(_) | Failure::Late(_) | Failure::Elsewhere(_) => {
+                CallError::Closed(_) | CallError::Late(_) | CallError::Elsewhere(_) => {
                     // The next call finds the server again.
                     live.give_up();
-                    return Err(failure.into_error(&self.config.name));
+                    return Err(error.into_error(&self.config.name));
                 }
-                Failure::Refused(_) => return Err(failure.into_error(&self.config.name)),
+                CallError::Refused(_) => return Err(error.into_error(&self.config.name)),
             }
-            last = Some(failure);
+            last = Some(error);
         }
-        Err(last.map_or_else(|| self.nobody(), |failure| failure.into_error(&self.config.name)))
+        Err(last.map_or_else(|| self.nobody(), |error| error.into_error(&self.config.name)))
     }
 
     /// One exchange: the command, and after it on the same connection the wait for the replicas.
@@ -171,11 +171,11 @@ impl Connections {
         phase: Phase,
         confirm: Confirm,
         before: Option<Cmd>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CallError> {
         let wait = self.config.wait.filter(|_| confirm == Confirm::ByReplicas);
         if wait.is_none() && before.is_none() {
             let answer = live.connection.clone().send_packed_command(&command).await;
-            return answer.and_then(Value::extract_error).map_err(|e| judge(e, phase, &self.config.name));
+            return answer.and_then(Value::extract_error).map_err(|e| failed(e, phase, &self.config.name));
         }
         let mut pipeline: Pipeline = pipe();
         let at = usize::from(before.is_some());
@@ -184,7 +184,7 @@ impl Connections {
         if let Some(wait) = wait {
             pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.ms);
         }
-        let failed = |e| judge(e, phase, &self.config.name);
+        let failed = |e| failed(e, phase, &self.config.name);
         let count = pipeline.len();
         let answers = live.connection.clone().send_packed_commands(&pipeline, 0, count).await.map_err(failed)?;
         let mut answers = answers.into_iter().skip(at);
@@ -200,13 +200,13 @@ impl Connections {
             Ok(Value::Int(count)) if u64::try_from(count).is_ok_and(|count| count >= wait.replicas) => Ok(answer),
             Ok(Value::Int(count)) => {
                 let what = format!("{count} of {} replicas of {name} confirmed within {} ms", wait.replicas, wait.ms);
-                Err(Failure::Refused(Error::new(kind, what)))
+                Err(CallError::Refused(Error::new(kind, what)))
             }
-            Ok(_) => Err(Failure::Refused(Error::new(kind, format!("{name} does not understand WAIT")))),
+            Ok(_) => Err(CallError::Refused(Error::new(kind, format!("{name} does not understand WAIT")))),
             // The script was run, even if the wait failed.
             Err(e) => {
                 let cause = failed(e).into_error(name);
-                Err(Failure::Refused(
+                Err(CallError::Refused(
                     Error::new(kind, format!("{name} did not wait for its replicas")).with_source(cause),
                 ))
             }
@@ -226,10 +226,10 @@ impl Connections {
             let subscribed = live.connection.clone().subscribe(channels).await;
             // Without the permission to subscribe, watches stay silent.
             if let Err(error) = subscribed
-                && let failure @ (Failure::Closed(_) | Failure::Late(_)) =
-                    judge(error, Phase::Connecting, &self.config.name)
+                && let error @ (CallError::Closed(_) | CallError::Late(_)) =
+                    failed(error, Phase::Connecting, &self.config.name)
             {
-                return Err(failure.into_error(&self.config.name));
+                return Err(error.into_error(&self.config.name));
             }
             self.watchers.hint_all();
         }
@@ -248,15 +248,15 @@ impl Connections {
         for node in nodes {
             match self.connect(&node).await {
                 Ok(live) => return Ok(live),
-                Err(failure) => first = first.or(Some(failure.into_error(&self.config.name))),
+                Err(error) => first = first.or(Some(error.into_error(&self.config.name))),
             }
         }
         Err(first.unwrap_or_else(|| self.nobody()))
     }
 
-    async fn connect(&self, node: &Node) -> Result<Connection, Failure> {
+    async fn connect(&self, node: &Node) -> Result<Connection, CallError> {
         let name = &self.config.name;
-        let client = self.config.client(node).map_err(Failure::Refused)?;
+        let client = self.config.client(node).map_err(CallError::Refused)?;
         let is_gone = Arc::new(AtomicBool::new(false));
         let (watchers, gone) = (self.watchers.clone(), is_gone.clone());
         let answer = ANSWER + Duration::from_millis(self.config.wait.map_or(0, |wait| wait.ms));
@@ -272,7 +272,7 @@ impl Connections {
             });
         match client.get_multiplexed_async_connection_with_config(&config).await {
             Ok(connection) => Ok(Connection { connection, node: node.clone(), is_gone }),
-            Err(error) => Err(judge(error, Phase::Connecting, name)),
+            Err(error) => Err(failed(error, Phase::Connecting, name)),
         }
     }
 
@@ -292,16 +292,16 @@ impl Connections {
         for node in &self.config.hosts {
             match ask(&self.config.sentinel(node)?, &question).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => cause = Some(judge(error, Phase::Connecting, &self.config.name)),
+                Err(error) => cause = Some(failed(error, Phase::Connecting, &self.config.name)),
             }
         }
-        Err(cause.map_or_else(|| self.nobody(), |failure| failure.into_error(&self.config.name)))
+        Err(cause.map_or_else(|| self.nobody(), |error| error.into_error(&self.config.name)))
     }
 
     /// Sends a question to one node, such as a replica, on a connection of its own.
     pub(super) async fn ask_node<T: FromRedisValue>(&self, node: &Node, question: Cmd) -> Result<T> {
         let answer = ask(&self.config.client(node)?, &question).await;
-        answer.map_err(|e| judge(e, Phase::Connecting, &self.config.name).into_error(&self.config.name))
+        answer.map_err(|e| failed(e, Phase::Connecting, &self.config.name).into_error(&self.config.name))
     }
 
     fn nobody(&self) -> Error {
@@ -322,7 +322,7 @@ impl Connections {
         let subscribed = async {
             let Ok(live) = self.live().await else { return };
             if let Err(error) = live.connection.clone().subscribe(channel).await
-                && let Failure::Closed(_) | Failure::Late(_) = judge(error, Phase::Reading, &self.config.name)
+                && let CallError::Closed(_) | CallError::Late(_) = failed(error, Phase::Reading, &self.config.name)
             {
                 live.give_up();
             }

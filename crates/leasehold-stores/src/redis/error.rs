@@ -7,7 +7,7 @@ use leasehold_core::{Error, Kind};
 
 /// What to do after an error.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum CallError {
     /// The server does not know the script: it was not run.
     NoScript,
     /// Another node of the cluster has the keys: nothing was run.
@@ -24,15 +24,16 @@ pub(super) enum Failure {
     Refused(Error),
 }
 
-impl Failure {
+impl CallError {
     /// The error, if there is nothing else to try.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {
-            Failure::Closed(error) | Failure::Late(error) | Failure::Elsewhere(error) | Failure::Refused(error) => {
-                error
-            }
-            Failure::NoScript => Error::new(Kind::Unavailable, format!("{name} keeps forgetting scripts; try again")),
-            Failure::Moved(_) | Failure::Asked(_) => {
+            CallError::Closed(error)
+            | CallError::Late(error)
+            | CallError::Elsewhere(error)
+            | CallError::Refused(error) => error,
+            CallError::NoScript => Error::new(Kind::Unavailable, format!("{name} keeps forgetting scripts; try again")),
+            CallError::Moved(_) | CallError::Asked(_) => {
                 Error::new(Kind::Unavailable, format!("the cluster at {name} keeps moving its slots; try again"))
             }
         }
@@ -77,13 +78,13 @@ const SET_UP: &[(&str, &str)] = &[
 ];
 
 /// The driver's error as ours: it separates what was certainly not applied from what may have been.
-pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
+pub(super) fn failed(error: RedisError, phase: Phase, name: &str) -> CallError {
     if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
-        return if error.code() == Some("ASK") { Failure::Asked(node) } else { Failure::Moved(node) };
+        return if error.code() == Some("ASK") { CallError::Asked(node) } else { CallError::Moved(node) };
     }
     let code = error.code().unwrap_or_default().to_owned();
     if code == "NOSCRIPT" {
-        return Failure::NoScript;
+        return CallError::NoScript;
     }
     // Older servers wrap the error of a command in a script, so the words may be anywhere in the text.
     let text = format!("{code} {error}");
@@ -94,30 +95,30 @@ pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     // An error without a code is a failure of the connection, and a write may have been applied before.
     let is_unsent = !code.is_empty() || phase == Phase::Connecting;
     if let Some((_, what)) = SET_UP.iter().find(says).filter(|_| is_unsent) {
-        return Failure::Refused(made(Kind::Unsupported, what));
+        return CallError::Refused(made(Kind::Unsupported, what));
     }
     if is_unsent && text.contains("WRONGTYPE") {
         let what = "has something else under leasehold's keys (`leasehold:{NAMESPACE}:*`); move it away";
-        return Failure::Refused(made(Kind::Corrupt, what));
+        return CallError::Refused(made(Kind::Corrupt, what));
     }
     if !code.is_empty() {
         return match PASSING.iter().find(says) {
-            Some((word, what)) if ELSEWHERE.contains(word) => Failure::Elsewhere(made(Kind::Unavailable, what)),
+            Some((word, what)) if ELSEWHERE.contains(word) => CallError::Elsewhere(made(Kind::Unavailable, what)),
             // A waiter retries.
-            Some((CROWDED, what)) => Failure::Refused(made(Kind::Contended, what)),
-            Some((_, what)) => Failure::Refused(made(Kind::Unavailable, what)),
-            None => Failure::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
+            Some((CROWDED, what)) => CallError::Refused(made(Kind::Contended, what)),
+            Some((_, what)) => CallError::Refused(made(Kind::Unavailable, what)),
+            None => CallError::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
         };
     }
     if error.kind() == ErrorKind::RESP3NotSupported {
-        return Failure::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
+        return CallError::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
     }
     let ours = match phase {
         Phase::Connecting => made(Kind::Unavailable, "cannot be reached"),
         Phase::Reading | Phase::Preparing => made(Kind::Unavailable, "did not answer"),
         Phase::Writing => made(Kind::Indeterminate, "did not answer a write; it may be done"),
     };
-    if error.is_timeout() { Failure::Late(ours) } else { Failure::Closed(ours) }
+    if error.is_timeout() { CallError::Late(ours) } else { CallError::Closed(ours) }
 }
 
 /// Parses `host:port`, where an IPv6 host has no brackets.
@@ -130,9 +131,9 @@ fn parse_node(text: &str) -> Option<Node> {
 mod tests {
     use super::*;
 
-    fn judged(line: &str, phase: Phase) -> Failure {
+    fn judged(line: &str, phase: Phase) -> CallError {
         let answer = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        judge(answer.extract_error().unwrap_err(), phase, "redis://h")
+        failed(answer.extract_error().unwrap_err(), phase, "redis://h")
     }
 
     #[test]
@@ -161,19 +162,19 @@ mod tests {
     #[test]
     fn a_redirection_names_the_node() {
         assert!(
-            matches!(judged("MOVED 5718 10.0.0.1:7000", Phase::Writing), Failure::Moved(node) if node == ("10.0.0.1".into(), 7000))
+            matches!(judged("MOVED 5718 10.0.0.1:7000", Phase::Writing), CallError::Moved(node) if node == ("10.0.0.1".into(), 7000))
         );
         assert!(
-            matches!(judged("ASK 5718 ::1:7000", Phase::Writing), Failure::Asked(node) if node == ("::1".into(), 7000))
+            matches!(judged("ASK 5718 ::1:7000", Phase::Writing), CallError::Asked(node) if node == ("::1".into(), 7000))
         );
-        assert!(matches!(judged("NOSCRIPT No matching script.", Phase::Writing), Failure::NoScript));
+        assert!(matches!(judged("NOSCRIPT No matching script.", Phase::Writing), CallError::NoScript));
     }
 
     #[test]
     fn a_write_without_an_answer_is_unknown_whatever_the_words() {
         for what in ["broken pipe", "WRONGPASS", "invalid peer certificate", "WRONGTYPE", "READONLY"] {
             let error = || std::io::Error::new(std::io::ErrorKind::ConnectionReset, what).into();
-            let kind = |phase| judge(error(), phase, "redis://h").into_error("redis://h").kind();
+            let kind = |phase| failed(error(), phase, "redis://h").into_error("redis://h").kind();
             assert_eq!(kind(Phase::Writing), Kind::Indeterminate, "{what}");
             assert_eq!(kind(Phase::Reading), Kind::Unavailable, "{what}");
         }

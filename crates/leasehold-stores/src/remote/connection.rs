@@ -5,15 +5,14 @@
 //! Non-promise: nothing here balances load; the server that answered last is asked again.
 
 use super::config::{Endpoint, KeySource};
-use crate::http::causes;
+use super::error::{CallError, advised, refused};
 use crate::http::client::untimed;
 use crate::phase::Phase;
 use crate::url::Secret;
-use leasehold_core::wire::{PROTOCOL, Problem, SPEAKS};
-use leasehold_core::{Error, Kind, Result, Why};
+use leasehold_core::wire::{PROTOCOL, SPEAKS};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_system::clock;
 use reqwest::{Client, Method, RequestBuilder};
-use rustls::CertificateError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -25,9 +24,6 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest wait: see [`PATIENCE`].
 const MAX_PATIENCE: Duration = Duration::from_secs(6);
-
-/// The kinds of problems that a server reports without having looked at the request.
-const OVERLOAD: &[&str] = &["overloaded", "too_many_requests", "ending"];
 
 /// The servers of one URL, and the key for them.
 pub(super) struct Connection {
@@ -111,10 +107,10 @@ impl Connection {
             let key = self.key();
             let mut answer = self.ask(index, phase, request(index)).await;
             // Refused because of its key, so certainly not carried out.
-            if matches!(&answer, Err(Refused { status: Some(401), .. })) && self.has_another_key(key.as_ref()) {
+            if matches!(&answer, Err(CallError { status: Some(401), .. })) && self.has_another_key(key.as_ref()) {
                 answer = self.ask(index, phase, request(index)).await;
             }
-            match answer.map_err(|refused| refused.error) {
+            match answer.map_err(|failed| failed.error) {
                 Ok(answer) => {
                     self.good.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -140,7 +136,7 @@ impl Connection {
         index: usize,
         phase: Phase,
         request: RequestBuilder,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, CallError> {
         let display_name = self.endpoints[index].display_name.as_str();
         let exchange = untimed(request, phase, display_name);
         let answer = match self.endpoints.len() {
@@ -167,140 +163,11 @@ impl Connection {
         };
         if answer.status != 200 {
             let error = refused(display_name, answer.status, &answer.body, phase);
-            return Err(Refused { error, status: Some(answer.status) });
+            return Err(CallError { error, status: Some(answer.status) });
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
             let message = format!("{display_name} gave an answer that is none of a leasehold server's; check the URL");
             Error::new(phase.unanswered(), message).with_source(e).into()
         })
-    }
-}
-
-/// What to do about a server that speaks TLS where none was expected, or the reverse, or whose authority is not known.
-/// Neither read a request, and trying again does not help.
-fn advised(error: Error, endpoint: &Endpoint) -> Error {
-    // A write that was perhaps carried out stays so, whatever came back.
-    if error.kind() == Kind::Indeterminate {
-        return error;
-    }
-    let Endpoint { base, display_name } = endpoint;
-    let is_plain = base.starts_with("http://");
-    let is_tls = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<rustls::Error>().cloned();
-    let found = causes(&error).find_map(|cause| match is_tls(cause) {
-        Some(rustls::Error::InvalidMessage(_)) => {
-            let message = format!("{display_name} answered without TLS; on this machine use `leasehold+http://`");
-            Some((Kind::Unsupported, message))
-        }
-        Some(rustls::Error::InvalidCertificate(what)) => Some((Kind::Unsupported, distrusted(display_name, &what))),
-        // The first byte of TLS is no letter of HTTP.
-        None if is_plain && cause.to_string().contains("invalid HTTP version") => {
-            Some((Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
-        }
-        None if is_refused(cause) => {
-            let message =
-                format!("cannot reach {display_name}: connection refused; is `leasehold serve` running there?");
-            Some((error.kind(), message))
-        }
-        _ => None,
-    });
-    found.map_or(error, |(kind, message)| Error::new(kind, message))
-}
-
-fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
-    cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
-}
-
-/// What to do about a certificate that is not accepted.
-fn distrusted(server: &str, what: &CertificateError) -> String {
-    match what {
-        CertificateError::UnknownIssuer => {
-            format!("this machine does not know the authority of the certificate of {server}; name it: `?ca=FILE`")
-        }
-        what => {
-            format!(
-                "the certificate of {server} is not accepted: {what}; an authority of your own is named by `?ca=FILE`"
-            )
-        }
-    }
-}
-
-/// Why one server did not do what was requested.
-struct Refused {
-    error: Error,
-    /// The status of its answer, if it answered.
-    status: Option<u16>,
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Self {
-        Refused { error, status: None }
-    }
-}
-
-/// The meaning of a status other than 200. A server's error kind says whether anything was carried out.
-pub(super) fn refused(display_name: &str, status: u16, body: &[u8], phase: Phase) -> Error {
-    let Ok(Problem { detail, kind, field, held_epoch, seen_epoch, .. }) = serde_json::from_slice::<Problem>(body)
-    else {
-        let (kind, what) = match status {
-            300..=399 | 404 | 405 => (Kind::Unsupported, "it is no leasehold server; check the URL"),
-            400..=428 | 430..=499 => (Kind::Unsupported, "something in front of it refuses the request"),
-            429 => (Kind::Unavailable, "it is asked too often; try again later"),
-            _ => (phase.unanswered(), "try again"),
-        };
-        return Error::new(kind, format!("{display_name} answered {status}: {what}"));
-    };
-    // A leasehold server's own words: all of them, in one line.
-    let detail = Why::lossy(&detail, "it does not say why");
-    let kind = match Kind::named(&kind) {
-        None if OVERLOAD.contains(&kind.as_str()) => Kind::Unavailable,
-        // A read changes nothing, whether it was carried out or not.
-        Some(Kind::Indeterminate) => phase.unanswered(),
-        Some(kind) => kind,
-        // The server is the right one, and has not what was named.
-        None if status == 404 && field.is_some() => Kind::Invalid,
-        None if status < 500 => Kind::Unsupported,
-        None => phase.unanswered(),
-    };
-    if status == 404 && field.as_deref() == Some("path") {
-        let message = format!(
-            "{display_name} has nothing at this path; the store's URL is leasehold://HOST/NAMESPACE, or \
-             leasehold://HOST/PREFIX/NAMESPACE where the server was started with --path-prefix /PREFIX"
-        );
-        return Error::new(Kind::Unsupported, message);
-    }
-    let error = Error::new(kind, format!("{display_name}: {detail}"));
-    match (held_epoch, seen_epoch) {
-        (Some(held), Some(seen)) => error.with_epochs(held, seen),
-        _ => error,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
-
-    /// As the driver prints it of a TLS alert, which is what a server with TLS answers to plain HTTP.
-    #[tokio::test]
-    async fn a_server_with_tls_is_recognised_by_its_answer_to_plain_http() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
-        let server = tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            // An answer before the request would be another fault.
-            assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
-            stream.write_all(&[0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46]).await.unwrap();
-            stream
-        });
-        let client = crate::http::builder().build().unwrap();
-        let error = untimed(client.get(&base), Phase::Writing, "x").await.map(drop).unwrap_err();
-        let said: Vec<String> = causes(&error).map(ToString::to_string).collect();
-        assert!(said.iter().any(|said| said == "invalid HTTP version parsed"), "{said:?}");
-        let endpoint = Endpoint { base, display_name: "the server at h".into() };
-        let advised = advised(Error::unavailable("cannot reach x", error), &endpoint);
-        assert_eq!(advised.kind(), Kind::Unsupported);
-        assert!(advised.to_string().starts_with("the server at h answers with TLS"), "{advised}");
-        drop(server.await.unwrap());
     }
 }

@@ -11,6 +11,7 @@
 
 mod config;
 mod connection;
+mod error;
 mod exchange;
 mod keys;
 
@@ -22,7 +23,8 @@ use crate::phase::Phase;
 use crate::url::Address;
 use crate::url::Namespace;
 use async_trait::async_trait;
-use connection::{Connection, refused};
+use connection::Connection;
+use error::refused;
 use leasehold_core::holding;
 use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Remark, Store, Survey, Swap, Watch};
 use leasehold_core::wire::{self, About, HEARTBEAT, HINT, PROTOCOL};

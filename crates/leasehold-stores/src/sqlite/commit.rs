@@ -4,7 +4,8 @@
 //! same time share one transaction, and so one fsync. If that fails before the commit, each is tried on its own, so
 //! that no change fails because of another. Non-promise: concurrent changes have no order.
 
-use super::statements::{Database, failed, now};
+use super::error::failed;
+use super::statements::{Database, now};
 use crate::phase::Phase;
 use leasehold_core::store::{Revision, Swap};
 use leasehold_core::{Error, Key, Result, Timestamp};

@@ -1,6 +1,7 @@
 //! Opening: as little work as possible on a file of ours, and safe on a new one that several processes open at once.
 
-use super::statements::{BUSY, Database, failed, refuse};
+use super::error::failed;
+use super::statements::{BUSY, Database, refuse};
 use crate::phase::Phase;
 use crate::url::Namespace;
 use leasehold_core::{Error, Kind, Nonce, Result};

@@ -14,6 +14,7 @@
 mod blocker;
 mod commit;
 mod connection;
+mod error;
 mod sharing;
 mod statements;
 

@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn claim(record: &Ownership) -> Claim {
-        Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce }
+        Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce() }
     }
 
     /// The ids of the messages about this record at that time, each with its kind.

@@ -83,7 +83,7 @@ fn left_open(plan: &Plan, record: &Ownership, now: Timestamp, definition: &Defin
         Interrupted::Again(slot) | Interrupted::Died(slot) => slot,
         Interrupted::Settled(_) => return None,
     };
-    let kept_until = record.drain.as_ref().map(|drain| drain.until);
+    let kept_until = record.drain.as_ref().map(|drain| drain.until());
     let resumed_at = record.resumed.as_ref().map(|resumed| resumed.at);
     let free_since = [record.idle_since(), kept_until, resumed_at].into_iter().flatten().max()?;
     (free_since.plus(definition.late_after()) <= now).then_some(slot)

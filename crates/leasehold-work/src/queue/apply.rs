@@ -237,7 +237,7 @@ impl Protocol for Change<'_> {
 
     fn fate(&self, _: &Option<Item>, _: &Option<Item>) -> Fate {
         match self {
-            // Whatever is there now is confirmed, whoever added it.
+            // The record that is there now is confirmed, even if another request added it.
             Change::Add(_) => Fate::NotApplied,
             Change::TakeBack => Fate::Unknown,
         }

@@ -291,7 +291,7 @@ impl Claimer {
     /// Who claims the next item: each claim has a nonce of its own.
     fn next_holder(&self) -> HolderId {
         match &self.holder {
-            Some(holder) => HolderId { nonce: Nonce::random(), ..holder.clone() },
+            Some(holder) => holder.clone().with_nonce(Nonce::random()),
             None => HolderId::new(self.label.clone()),
         }
     }
@@ -308,7 +308,7 @@ impl Claimer {
         let is_one_step = self.queue.line.is_one_step();
         match applied {
             Applied::Yes { before, written } => {
-                if before.record.tenure().is_some_and(|tenure| tenure.holder.nonce != holder.nonce) {
+                if before.record.tenure().is_some_and(|tenure| tenure.holder.nonce() != holder.nonce()) {
                     self.queue.tell_expired(&name, &before.record, &written.record);
                 }
                 self.view.claimed(is_one_step);
@@ -348,7 +348,7 @@ impl Claimer {
             }
             Applied::No { refusal: Refusal::Draining(drain), seen } => {
                 // It is reserved for an operator, who takes it or lets the time pass.
-                let left = drain.until.saturating_since(seen.anchor.now);
+                let left = drain.until().saturating_since(seen.anchor.now);
                 self.view.busy.insert(listed.position, seen.anchor.asked + left.min(POLL));
                 Ok(None)
             }

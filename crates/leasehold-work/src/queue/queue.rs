@@ -1,7 +1,7 @@
 //! A queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
 //!
 //! Promise: an item's record is the truth. Its position in line is a hint that may be stale, duplicated or lost, and is
-//! repaired by whoever finds it so. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it
+//! repaired by the next process that finds it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it
 //! does not renew by itself (see [`crate::backlog::KeptItem`]), and it starts no command.
 
 use super::apply::Applied;
@@ -54,14 +54,14 @@ pub struct NewItem {
 /// The result of an addition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Added {
-    /// It is in line.
+    /// A new item is in line.
     New(ItemName),
     /// An item with this key already exists; nothing was added.
     Duplicate(ItemName),
 }
 
 impl Added {
-    /// The item, whichever process added it.
+    /// The item's name, even if another process added it.
     pub fn name(&self) -> &ItemName {
         match self {
             Added::New(name) | Added::Duplicate(name) => name,
@@ -74,7 +74,7 @@ impl Added {
 pub struct Inspection {
     /// The item's full name.
     pub name: ItemName,
-    /// Its record.
+    /// As it was read.
     pub item: Item,
     /// The store's time when it was read.
     pub now: Timestamp,
@@ -104,7 +104,7 @@ impl Queue {
         Queue { migration: Some(migration), ..self }
     }
 
-    /// Its name.
+    /// The name under which its items are stored.
     pub fn name(&self) -> &QueueName {
         &self.name
     }
@@ -237,7 +237,7 @@ impl Queue {
         let request = Request::Complete { claim: grant.token().claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
         let was = self.line.position(&grant.name, grant.item());
-        // Before the item leaves the line: if this process dies here, whoever finds its entry there finishes it.
+        // Before the item leaves the line: if this process dies here, the next worker that finds its entry finishes it.
         if !known.record.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
                 let message =
@@ -314,7 +314,7 @@ impl Queue {
         let to = match &order {
             Order::HandOff { to, ttl } => {
                 self.check_ttl(*ttl)?;
-                Some((to.nonce, name.lease()?))
+                Some((to.nonce(), name.lease()?))
             }
             _ => None,
         };
@@ -324,7 +324,7 @@ impl Queue {
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
                 self.update_line(&name, &written, position, None).await?;
-                let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce == nonce);
+                let is_held_by = |nonce| written.record.tenure().is_some_and(|tenure| tenure.holder.nonce() == nonce);
                 if to.as_ref().is_some_and(|(nonce, _)| !is_held_by(*nonce)) {
                     return Err(over_before_known(&name, &written.record));
                 }
@@ -354,7 +354,7 @@ impl Queue {
     }
 
     /// Updates the line after an item has changed. The record counts; whatever cannot be done here is repaired by
-    /// whoever finds it so, so an error of the line is no failure of the request.
+    /// the next process that finds it, so an error of the line does not fail the request.
     pub(super) async fn update_line(
         &self,
         name: &ItemName,
@@ -389,7 +389,7 @@ impl Queue {
         entry: Option<Revision>,
     ) -> Result<ItemGrant> {
         let (lease, Item { lineage, epoch, .. }) = (name.lease()?, &seen.record);
-        let token = Token { lease, lineage: *lineage, epoch: *epoch, nonce: holder.nonce, seq: 0 };
+        let token = Token { lease, lineage: *lineage, epoch: *epoch, nonce: holder.nonce(), seq: 0 };
         let grant = Grant::new(&format!("item `{name}`"), token, ttl, seen, self.grain(), self.clock.now())?;
         Ok(ItemGrant { name, grant, entry })
     }

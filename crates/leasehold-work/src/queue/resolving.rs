@@ -6,7 +6,7 @@ use leasehold_core::holding;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::{How, Item, State};
 use leasehold_core::relocation::Relocation;
-use leasehold_core::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
+use leasehold_core::{Epoch, Live, Resolved, Result, Token, TokenKind, TokenState};
 
 impl Queue {
     /// Looks up the item that a token belongs to.
@@ -17,7 +17,7 @@ impl Queue {
             Some(known) => (known.record.epoch, self.state_of(&known, token)),
             None => (Epoch::ZERO, TokenState::Missing),
         };
-        Ok(Resolved { right: Right::Item, epoch, state, location })
+        Ok(Resolved { kind: TokenKind::Item, epoch, state, location })
     }
 
     fn state_of(&self, known: &ItemSnapshot, token: &Token) -> TokenState {
@@ -39,7 +39,7 @@ impl Queue {
         }
         let ended = item.ended.filter(|ended| ended.epoch == token.epoch);
         match (&item.state, ended) {
-            (State::Claimed(tenure), _) if tenure.holder.nonce != token.nonce => TokenState::NeverGranted,
+            (State::Claimed(tenure), _) if tenure.holder.nonce() != token.nonce => TokenState::NeverGranted,
             (State::Claimed(tenure), _) => {
                 let trust_until = known.trust(self.grain());
                 if known.has_run_out() || self.clock().now() >= trust_until {

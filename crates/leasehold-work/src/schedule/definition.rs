@@ -215,7 +215,7 @@ impl Definition {
 /// A job that only the flags of `run --slot` define.
 #[derive(Debug, Clone)]
 pub struct RunDefinition {
-    /// The job.
+    /// The job that is run.
     pub name: LeaseName,
     /// When it is due.
     pub timing: Timing,

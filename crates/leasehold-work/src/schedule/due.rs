@@ -175,7 +175,7 @@ pub enum Interrupted {
 /// A slot to claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// The slot.
+    /// The slot that may be run.
     pub slot: Slot,
     /// The older slot whose run died, and which this claim gives up.
     pub gives_up: Option<Slot>,
@@ -343,7 +343,7 @@ mod tests {
 
     fn ended(record: &Ownership, outcome: Outcome) -> Ownership {
         let tenure = record.tenure.as_ref().unwrap();
-        let claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce };
+        let claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce() };
         after(record, &Request::Release { claim, outcome }, tenure.granted_at)
     }
 

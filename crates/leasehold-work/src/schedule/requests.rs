@@ -31,7 +31,7 @@ pub const MOST: usize = 64;
 pub struct Requested {
     /// Identifies the request: the same for each attempt to make it.
     pub id: Nonce,
-    /// The job.
+    /// The job to run.
     pub job: LeaseName,
     /// The epoch of its lease when the request was made. Another epoch makes it void.
     pub epoch: Epoch,
@@ -50,7 +50,7 @@ pub struct Requested {
 pub struct NewRequest {
     /// See [`Requested::id`].
     pub id: Nonce,
-    /// The job.
+    /// The job to run.
     pub job: LeaseName,
     /// The epoch of its lease that was seen. Another epoch makes the request void.
     pub epoch: Epoch,

@@ -73,7 +73,7 @@ impl FromStr for Fold {
 pub struct Zone(TimeZone);
 
 impl Zone {
-    /// UTC.
+    /// Coordinated universal time, where no hour repeats or is missing.
     pub const UTC: Zone = Zone(TimeZone::UTC);
 
     /// Parses an instant. A time without an offset is local time in this zone,
@@ -143,9 +143,9 @@ impl FromStr for Zone {
 pub enum Schedule {
     /// By a cron line in a zone.
     Cron {
-        /// The line.
+        /// The parsed line.
         cron: Cron,
-        /// The zone.
+        /// The zone that its hours are in.
         zone: Zone,
         /// What to do with an hour that does not exist.
         gap: Gap,

@@ -153,7 +153,7 @@ struct LastListing {
 
 /// The result of an attempt to claim a file.
 enum Taken {
-    /// It is ours.
+    /// The file was claimed, and is ours.
     Ours(Box<SpoolGrant>),
     /// Another process was faster.
     Gone,

@@ -34,12 +34,12 @@ pub enum Fitness {
     Bad,
 }
 
-/// One check.
+/// One thing that was checked, and what was found.
 #[derive(Debug, Clone)]
 pub struct SpoolCheck {
     /// What was checked, in a word or two.
     pub what: &'static str,
-    /// The result.
+    /// Whether a spool can work so.
     pub fitness: Fitness,
     /// What was found, and what to do.
     pub detail: String,
@@ -52,7 +52,7 @@ pub enum Presence {
     Missing,
     /// An empty folder, which becomes a spool when it is first used.
     Empty,
-    /// A spool.
+    /// The folder is a spool.
     Spool,
 }
 

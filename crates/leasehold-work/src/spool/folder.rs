@@ -49,13 +49,13 @@ pub struct Spool {
 /// The folder that an item is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpoolFolder {
-    /// In line.
+    /// Items that wait for a worker.
     Ready,
     /// In line, but not due yet.
     Later,
     /// In this worker's folder.
     Claimed(String),
-    /// Completed.
+    /// Items whose work is completed.
     Done,
     /// A dead letter.
     Failed,

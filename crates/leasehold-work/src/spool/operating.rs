@@ -28,7 +28,7 @@ pub struct Note {
     pub kind: String,
     /// When it was written.
     pub at: Timestamp,
-    /// Its text.
+    /// The note itself.
     pub text: String,
 }
 
@@ -90,7 +90,7 @@ impl Spool {
             }
             Order::HandOff { to, ttl } => {
                 let nonce = Nonce::random();
-                let worker = worker_name(&to.label, nonce, *ttl);
+                let worker = worker_name(to.label(), nonce, *ttl);
                 let folder = self.path("claimed").join(&worker);
                 let allowed = |folder: &SpoolFolder| {
                     matches!(folder, SpoolFolder::Ready | SpoolFolder::Later | SpoolFolder::Claimed(_))

@@ -3,7 +3,7 @@
 use super::claiming::id_of;
 use super::folder::{Spool, SpoolFolder, SpoolItem};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Epoch, Kind, Resolved, Result, Right, Token, TokenState};
+use leasehold_core::{Epoch, Kind, Resolved, Result, Token, TokenKind, TokenState};
 use std::fs;
 
 /// The longest note that is shown, in bytes.
@@ -17,7 +17,7 @@ impl Spool {
         let id = id_of(token)?;
         let found = |epoch, state| {
             Ok(Resolved {
-                right: Right::SpoolFile,
+                kind: TokenKind::SpoolFile,
                 epoch,
                 state,
                 location: format!("spool `{}`", self.root().display()),

@@ -39,7 +39,7 @@ impl Temporary {
         &self.path
     }
 
-    /// Removes it.
+    /// Removes the file, if that is possible. What stays is removed by the janitor.
     pub fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -121,7 +121,7 @@ async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, shared: &Shar
     Ok(Examined { findings, reach: coordinator.store().capabilities().reach })
 }
 
-/// Makes the scratch namespace, whoever gives up waiting for it: a lease that was granted and is known to nobody would keep the
+/// Makes the scratch namespace, even if the caller stops waiting: a lease that was granted and is known to nobody would keep the
 /// next doctor out.
 async fn set_up(url: StoreUrl, shared: SharedScratch) -> Result<Scratch> {
     let making = tokio::spawn(async move {

@@ -58,7 +58,7 @@ pub async fn race(scratch: &Scratch) -> Result<Finding> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Tally {
     wins: u32,
-    /// Swaps without an answer: each was applied or not. A process that slept while the others went on may have some, on a
+    /// Swaps without an answer: each was applied or not. A process that slept while the others continued may have some, on a
     /// store that remembers only the last versions.
     unknown: u32,
 }

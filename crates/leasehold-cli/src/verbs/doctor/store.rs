@@ -39,10 +39,15 @@ pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
         Watching::Hints => "waiters are woken by the store",
         Watching::None => "waiters look once a second",
     };
+    // What the server says of its store follows among the remarks.
+    let durability = match can.by_verbs {
+        true => format!("{}; for details, run `leasehold doctor` on that store", can.durability),
+        false => can.durability.to_owned(),
+    };
     let mut findings = vec![
         class,
         finding(Verdict::Good, "reach", reach),
-        finding(Verdict::Good, "durability", can.durability),
+        finding(Verdict::Good, "durability", durability),
         finding(Verdict::Good, "waiting", watch),
     ];
     findings.extend(survey.remarks.into_iter().map(|remark| match remark.advice {

@@ -33,10 +33,10 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Removing what was made, after a drill that ended early: most likely nobody answers then.
 const CLEANING: Duration = Duration::from_secs(30);
 
-/// What expected come of an attempt.
+/// The result that an attempt must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// Be admitted.
+    /// The write must be admitted.
     Pass,
     /// Be refused as stale.
     Fail,
@@ -149,9 +149,9 @@ fn unless_told<T>(mut stop: Stop, work: impl Future<Output = Result<T>>) -> Resu
 }
 
 async fn attempts(drill: &Drill<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
-    // A resource that is none, or out of reach, is told as such before anybody writes.
+    // Report a resource that is invalid or unreachable before anything is written.
     drill.high_water().await?;
-    // Grants as a store gives them. The writers do not see this store, so none of them is warned by it.
+    // Grants as a store gives them. The writers do not see this store, so it warns none of them.
     let leases = Coordinator::new(Arc::new(MemoryStore::default()));
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
     let forged = Token { nonce: Nonce::random(), ..two.clone() };

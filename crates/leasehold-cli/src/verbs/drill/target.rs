@@ -87,7 +87,7 @@ impl Target {
         Ok(Target { kind, scratch: std::env::temp_dir().join(name), stop: None })
     }
 
-    /// From now on no writer is started once this says so.
+    /// From now on no writer is started after `stop` is set.
     pub fn stop_when(&mut self, stop: Stop) {
         self.stop = Some(stop);
     }
@@ -413,7 +413,7 @@ impl Writer {
         Ok(Writer { child, rest: payload.into_bytes(), held })
     }
 
-    /// Lets it go on, and waits for its end.
+    /// Lets it continue, and waits for its end.
     pub fn resume(self, limit: Duration) -> Result<Ended> {
         if let Some((_, held)) = &self.held {
             let _ = std::fs::remove_file(held);

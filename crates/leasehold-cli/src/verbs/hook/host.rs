@@ -21,7 +21,7 @@ pub enum Event {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Allow,
-    /// For this reason.
+    /// The call is refused, for this reason.
     Deny(String),
 }
 
@@ -63,7 +63,7 @@ const OTHERS: [&str; 24] = [
 impl HookHost {
     /// The event, or what is wrong with it.
     pub fn parse(self, bytes: &[u8]) -> Result<Event, String> {
-        // An array could stand for its fields, and is none of theirs.
+        // serde also accepts an array for a struct, but no host sends one.
         if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
             return Err("it is not a JSON object".into());
         }

@@ -53,7 +53,7 @@ fn guards(patterns: &[NamePattern], tool: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(tool))
 }
 
-/// Answers for whoever is still waiting when the time is over. A thread of its own: a read of a disk that does not answer
+/// Answers the host when the time is over. A thread of its own: a read of a disk that does not answer
 /// holds up everything else.
 fn watch_the_clock(
     begun: Moment,

@@ -15,7 +15,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// By its record.
+    /// Takes everything but the use and the state from the record.
     pub fn new(record: &KeyRecord, used: Option<Timestamp>, state: &str) -> Self {
         let time = |at: Timestamp| output::rfc3339(at);
         let json = json!({

@@ -83,11 +83,11 @@ impl Finder<'_> {
         let records = self.records(coordinator, &Ring::of_lease(lease, lineage, 1)).await;
         // Another store's lease may have the same name, and the same epochs.
         let is_ours = |local: &Local| {
-            runs.iter().any(|run| run.to.as_ref().is_some_and(|to| to.nonce.to_string() == local.nonce))
+            runs.iter().any(|run| run.to.as_ref().is_some_and(|to| to.nonce().to_string() == local.nonce))
         };
         let locals: Vec<Local> = self.locals(&folder_of(lease, None).0).into_iter().filter(is_ours).collect();
         let live =
-            seen.record.live_tenure(seen.now).map(|tenure| (seen.record.epoch.get(), tenure.holder.host.clone()));
+            seen.record.live_tenure(seen.now).map(|tenure| (seen.record.epoch.get(), tenure.holder.host().to_owned()));
         let here = leasehold_system::host::name();
         let known = records.iter().map(|record| record.epoch.get()).chain(locals.iter().map(|local| local.epoch));
         let epoch = match wanted {
@@ -120,10 +120,10 @@ impl Finder<'_> {
             return Ok(None);
         }
         let holder = run.and_then(|run| run.to.as_ref());
-        let host = record.as_ref().map(|r| r.host.clone()).or_else(|| holder.map(|to| to.host.clone()));
+        let host = record.as_ref().map(|r| r.host.clone()).or_else(|| holder.map(|to| to.host().to_owned()));
         let runs_now = live.is_some_and(|(live, _)| live == epoch);
         let path = self.keeping.zip(holder).map(|(keeping, to)| {
-            let file = RunFile { folder: folder_of(lease, None).0, stem: format!("{epoch}-{}", to.nonce) };
+            let file = RunFile { folder: folder_of(lease, None).0, stem: format!("{epoch}-{}", to.nonce()) };
             keeping.root.join(layout::home()).join(file.path())
         });
         Ok(Some(Chosen {
@@ -371,6 +371,6 @@ async fn claim(coordinator: &Coordinator, queue: &QueueName, item: &ItemId) -> R
     let State::Claimed(tenure) = &seen.item.state else { return Ok(None) };
     let (epoch, holder) = (seen.item.epoch.get(), &tenure.holder);
     let lineage = seen.item.lineage.to_string();
-    let live = Live { epoch, host: holder.host.clone(), nonce: holder.nonce.to_string(), lineage };
+    let live = Live { epoch, host: holder.host().to_owned(), nonce: holder.nonce().to_string(), lineage };
     Ok(Some(live).filter(|_| seen.now < tenure.deadline))
 }

@@ -11,9 +11,9 @@ use serde_json::json;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How often a file is looked at that is being written.
+/// How often a file that is still being written is checked.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often the store is asked whether a run that has printed nothing still runs.
+/// How often the store is asked whether a run that has printed nothing is still running.
 const ASK: Duration = Duration::from_secs(2);
 
 pub fn text(chosen: &Chosen, tail: Option<usize>) -> Result<Exit> {

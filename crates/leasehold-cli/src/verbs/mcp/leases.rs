@@ -10,7 +10,7 @@ use crate::{output, view};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{
     Acquired, Ask, Coordinator, Drain, Error, Event, HolderId, KeeperState, Kind, Label, LeaseName, NamePattern,
-    Outcome, Released, Resolver, Result, Right, Ttl,
+    Outcome, Released, Resolver, Result, TokenKind, Ttl,
 };
 use leasehold_work::Renewed;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub async fn acquire(call: &Call<'_>) -> Result<Value> {
     let session = call.session;
     let lease = LeaseName::to_hold(call.text("lease").unwrap_or_default())?;
     let wait = call.wait()?.unwrap_or(Duration::ZERO);
-    let is_kept = call.era == Era::Session;
+    let in_session = call.era == Era::Session;
     if let Some(token) = session.of_the_run(&lease)
         && session.tokens(token)?.resolve(token).await?.in_force(token).is_ok()
     {
@@ -48,7 +48,7 @@ pub async fn acquire(call: &Call<'_>) -> Result<Value> {
         );
         return Err(Error::new(Kind::Invalid, message));
     }
-    if is_kept && let Some((token, KeeperState::Held { .. })) = session.state(&lease) {
+    if in_session && let Some((token, KeeperState::Held { .. })) = session.state(&lease) {
         // The store decides, not what was believed last: an operator may just have taken it away.
         if session.tokens(&token)?.resolve(&token).await?.in_force(&token).is_ok() {
             let message = format!("lease `{token}` is held here already; release it first, or use its token");
@@ -74,13 +74,13 @@ pub async fn acquire(call: &Call<'_>) -> Result<Value> {
         Acquired::Granted(grant) => {
             let (token, progress) = (grant.token().clone(), grant.record().progress.clone());
             let ttl_ms = grant.ttl().get().as_millis() as u64;
-            if is_kept {
+            if in_session {
                 session.keep(*grant);
             }
             let _ = coordinator.count(&lease, Event::Granted).await;
             Ok(json!({
                 "status": "granted", "lease": token.lease.as_str(), "epoch": token.epoch.get(), "token": token.wire(),
-                "ttl_ms": ttl_ms, "renewed": is_kept,
+                "ttl_ms": ttl_ms, "renewed": in_session,
                 "marker": progress.as_ref().and_then(|p| p.marker.as_ref()).map(|marker| marker.as_str()),
                 "checkpoint": progress.as_ref().and_then(|p| p.checkpoint.as_ref()).map(|text| text.as_str()),
             }))
@@ -109,7 +109,7 @@ pub async fn renew(call: &Call<'_>) -> Result<Value> {
             (live.trust_until, asked)
         }
     };
-    let told = |drain: Drain| format!("{drain}; release it by {}", output::rfc3339(drain.until));
+    let told = |drain: Drain| format!("{drain}; release it by {}", output::rfc3339(drain.until()));
     Ok(json!({
         "status": "held", "lease": token.lease.as_str(), "epoch": token.epoch.get(),
         "seconds_left": until.saturating_since(SystemClock.now()).as_secs(),
@@ -127,7 +127,7 @@ pub async fn release(call: &Call<'_>) -> Result<Value> {
         }
     }
     let token = call.token()?;
-    if Right::of(&token.lease) != Right::Lease {
+    if TokenKind::of(&token.lease) != TokenKind::Lease {
         let message =
             format!("token `{token}` is of a queue's item, which is not released; use queue_complete or queue_fail");
         return Err(Error::new(Kind::Invalid, message));

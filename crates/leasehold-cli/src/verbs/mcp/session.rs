@@ -4,7 +4,7 @@ use super::era::Era;
 use super::turns::Turns;
 use crate::context::{Context, QUEUE, Target, existing_spool, with_backlog};
 use leasehold_core::{
-    Ask, Coordinator, Drain, Error, Grant, Keeper, KeeperState, Kind, LeaseName, Outcome, Result, Right, Token,
+    Ask, Coordinator, Drain, Error, Grant, Keeper, KeeperState, Kind, LeaseName, Outcome, Result, Token, TokenKind,
 };
 use leasehold_system::sync::Mutex;
 use leasehold_work::{Backlog, Tokens};
@@ -170,7 +170,7 @@ impl Session {
     /// What finds the record of a token.
     pub fn tokens(&self, token: &Token) -> Result<Tokens> {
         let known = self.context.tokens(&self.coordinator)?;
-        match self.spool_of(token).filter(|_| Right::of(&token.lease) == Right::SpoolFile) {
+        match self.spool_of(token).filter(|_| TokenKind::of(&token.lease) == TokenKind::SpoolFile) {
             Some(path) => Ok(known.with_spool(existing_spool(&path)?)),
             None => Ok(known),
         }

@@ -28,7 +28,7 @@ const QUEUE: Argument = needed("queue", "string", "The queue, or spool:PATH for 
 const MARKER: Argument = optional("marker", "string", "How far the work has come, in a few words");
 const TTL: Argument = optional("ttl", "string", "How long it lasts without renewal, such as 90s or 10m (1s to 24h)");
 
-/// By name.
+/// The tool of this name; none if there is no such tool.
 pub fn find(name: &str) -> Option<&'static Tool> {
     ALL.iter().find(|tool| tool.name == name)
 }

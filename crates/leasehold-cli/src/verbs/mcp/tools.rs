@@ -1,6 +1,6 @@
 //! What a tool is, how it is described to each generation of clients, and how it is called.
 //!
-//! Promise: a call whose arguments are not those of the schema changes nothing, and is told which there are; every answer,
+//! Promise: a call whose arguments do not fit the schema changes nothing, and its error lists the arguments; every answer,
 //! a failure too, fits the tool's output schema.
 
 use super::era::Era;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use std::pin::Pin;
 use std::time::Duration;
 
-/// Hosts give a call up after a while, and would never hear of what it was granted later.
+/// Hosts give a call up after a while, and would never learn of a grant that comes later.
 const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
 pub type Called<'a> = Pin<Box<dyn Future<Output = Result<Value>> + Send + 'a>>;
@@ -21,7 +21,7 @@ pub type Called<'a> = Pin<Box<dyn Future<Output = Result<Value>> + Send + 'a>>;
 pub struct Tool {
     /// As clients call it.
     pub name: &'static str,
-    /// For whoever decides to call it.
+    /// For the model that decides whether to call it.
     pub description: &'static str,
     /// What is added to that in a session, and what without one.
     pub keeping: Option<(&'static str, &'static str)>,

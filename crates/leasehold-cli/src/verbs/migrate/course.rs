@@ -1,4 +1,4 @@
-//! How far a migration has come, for whoever breaks it off.
+//! How far a migration has come, for the user who interrupts it.
 //!
 //! Promise: from before the first write of a phase until after its last, the account names that phase and the commands that end
 //! the state in between. Non-promise: the numbers are those of this run.
@@ -30,7 +30,7 @@ pub struct Course {
     pub from: Address,
     pub to: Address,
     at: Mutex<(Phase, usize)>,
-    /// Whoever waits is shown how far it is.
+    /// Shows the progress to the user who waits.
     patience: Patience,
 }
 
@@ -39,7 +39,7 @@ impl Course {
         Course { from, to, at: Mutex::new((Phase::Untouched, 0)), patience }
     }
 
-    /// Another phase begins.
+    /// To be called before the first write of the phase.
     pub fn enter(&self, phase: Phase) {
         *self.at.lock() = (phase, 0);
     }

@@ -3,7 +3,7 @@
 //! Promise: an item is marked as moving in the old store before it is copied, and its copy is claimed by nobody before the
 //! old one is *moved*; so no two workers have it under epochs that count, wherever the migration is broken off. Finished
 //! items and what is left of purged keys go along. Positions in line are made again. Non-promise: what is added to the old store
-//! after that stays there, and its producer is told.
+//! after that stays there, and its producer gets an error.
 
 use super::{HeldUp, MAX_ROUNDS, Move, WAY_OUT, restless};
 use leasehold_core::relocation::Step;
@@ -65,7 +65,7 @@ impl Items {
                     Err(error) if error.kind() == Kind::Contended => {
                         return Ok(Some(HeldUp { leases: 0, items: 1, names: vec![name.to_string()] }));
                     }
-                    // Whoever added it has taken it back.
+                    // Its producer has taken it back.
                     Err(error) if error.kind() == Kind::Invalid => {}
                     other => other?,
                 }
@@ -75,7 +75,7 @@ impl Items {
         Err(restless("items"))
     }
 
-    /// Copies every item that is marked. One that came up behind the mark is not: whoever added it takes it back.
+    /// Copies every item that is marked. One that was added after the mark is not: its producer takes it back.
     pub(super) async fn arrive(&self, work: &Move) -> Result<()> {
         for (name, item) in Items::read(work.from.store()).await?.all.iter().filter(|(_, item)| is_of(work, item)) {
             let (migration, new) = (&work.migration, queue(work, &work.to, name.queue.clone()));
@@ -140,7 +140,7 @@ fn is_of(work: &Move, item: &Item) -> bool {
     item.relocation.as_ref().is_some_and(|state| state.migration() == work.migration.number)
 }
 
-/// Looks after a queue's items, every one of them: what is left undone would be left behind.
+/// Finishes what dead workers left of every item of a queue: the migration does not come back for it.
 async fn clean(queue: &Queue) -> Result<()> {
     queue.clean().await?.troubles.into_iter().next().map_or(Ok(()), Err)
 }

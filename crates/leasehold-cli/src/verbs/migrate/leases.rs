@@ -123,7 +123,7 @@ impl Leases<'_> {
                     format!("lease `{lease}` is no longer marked: somebody gave this migration up while it ran");
                 return Err(Error::new(Kind::Contended, message));
             }
-            // What it left home with, it comes home with, and more. Before it can be granted there.
+            // It returns with everything it left with, and more, before it can be granted there.
             let there = work.to.inspect(lease).await?.record.relocation;
             let is_home = matches!(there, Some(Relocation::Moved { .. }));
             work.carry_one(&Key::new(Shelf::Counters, lease), is_home).await?;

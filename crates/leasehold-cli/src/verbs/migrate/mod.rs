@@ -35,7 +35,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One migration.
+/// A migration in progress.
 struct Move {
     from: Coordinator,
     to: Coordinator,
@@ -81,7 +81,7 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     }
     let course = Arc::new(Course::new(address(&from)?, address(&to)?, patience.clone()));
     let mut signals = Signals::listen_to_ending()?;
-    // Cut off, it is somewhere in between, and whoever comes next is told what ends that.
+    // If it is interrupted, it is somewhere in between, and the message says how to continue or undo it.
     tokio::select! {
         biased;
         number = signals.next_ending() => {
@@ -305,7 +305,7 @@ fn told(
     Ok(Exit::Done)
 }
 
-/// What happens to whoever holds a lease. A proxy that is at work goes on for a moment after it was evicted, by the fence of
+/// What happens to the holder of a lease. A proxy that is at work continues for a moment after it was evicted, by the fence of
 /// the old store: it has to be stopped.
 fn holder_of(lease: &LeaseName, asked: Holder) -> Holder {
     if lease.folder() == Some(PROXY_FOLDER) { Holder::Stays } else { asked }

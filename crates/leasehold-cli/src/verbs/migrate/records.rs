@@ -29,7 +29,7 @@ pub(super) async fn names(store: &Coordinator, shelf: Shelf) -> Result<Vec<Lease
 impl Move {
     /// Takes back what a process wrote that slept while its migration was given up: marks of a number that neither namespace
     /// has. The namespaces are looked at after the records: a migration marks its namespaces first, and one that was given up
-    /// never goes on. Gives how many there were.
+    /// is never resumed. Returns how many there were.
     pub(super) async fn sweep(&mut self) -> Result<usize> {
         let number = self.migration.number;
         let (from, to) = (self.migration.from.clone(), self.migration.to.clone());
@@ -96,7 +96,7 @@ impl Move {
     }
 
     /// One record goes along, in place of what the new store has of its name if that is to be replaced. A copy that is there
-    /// already is written once more: whoever made it may have got no answer.
+    /// already is written once more: the write that made it may have had no answer.
     pub(super) async fn carry_one(&self, key: &Key, replaces: bool) -> Result<()> {
         let Some(value) = self.from.store().read(key).await?.value else { return Ok(()) };
         let there = self.to.store().read(key).await?.value;

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::output::{self, Reader};
 use crate::verbs::hold::{report, tell_asked};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Error, Kind, Result, Right, Token};
+use leasehold_core::{Error, Kind, Result, Token, TokenKind};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Attempt, Content, Wait, read_bounded};
 use leasehold_work::queue::{ItemName, Payload, Reason};
@@ -36,7 +36,7 @@ pub async fn claim(context: &Context, args: &ClaimArgs) -> Result<Exit> {
     })
 }
 
-/// Claims an item and hands it over; none if there is none. An item whose token nobody has is claimed by nobody: it goes
+/// Claims an item and prints its token; none if no item is ready. If the token cannot be printed, the item goes
 /// back untried.
 async fn claim_one<B: Backlog>(
     context: &Context,
@@ -108,14 +108,14 @@ async fn held(context: &Context, queue: &str, flag: Option<&str>) -> Result<(Ope
 /// Refuses a token of something else than an item of this queue.
 fn check_target(token: &Token, target: &Target) -> Result<()> {
     let asked = target.portable();
-    let belongs = match (Right::of(&token.lease), target) {
-        (Right::Lease, _) => {
+    let belongs = match (TokenKind::of(&token.lease), target) {
+        (TokenKind::Lease, _) => {
             let form = format!("it belongs to a lease; give the one that `leasehold queue claim {asked}` printed");
             return Err(Error::invalid("token", token, form));
         }
-        (Right::SpoolFile, Target::Spool(_)) => return Ok(()),
-        (Right::SpoolFile, Target::Queue(_)) => "a spool".to_owned(),
-        (Right::Item, _) => match ItemName::of(token)?.queue {
+        (TokenKind::SpoolFile, Target::Spool(_)) => return Ok(()),
+        (TokenKind::SpoolFile, Target::Queue(_)) => "a spool".to_owned(),
+        (TokenKind::Item, _) => match ItemName::of(token)?.queue {
             queue if queue.as_str() == asked => return Ok(()),
             queue => format!("queue `{queue}`"),
         },

@@ -173,7 +173,7 @@ fn files(context: &Context, spool: &Spool, wanted: Option<&str>) -> Result<Exit>
         let (value, row) = listing::spool_line(spool, item);
         listed.push(Listed { order: listing::spool_order(&item.folder, 0), value, row });
     }
-    // A folder that cannot be read was told already.
+    // An unreadable folder was already reported.
     for file in spool.plain_files().unwrap_or_default().iter().filter(|_| is_wanted(&SpoolFolder::Ready)) {
         let (value, row) = listing::plain_line(spool, file);
         listed.push(Listed { order: listing::spool_order(&SpoolFolder::Ready, 1), value, row });

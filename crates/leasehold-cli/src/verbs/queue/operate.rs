@@ -53,7 +53,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Asks whoever works on it to finish, and waits for it; gives how the item was seen last, none if nobody worked on it.
+/// Asks the worker of an item to finish, and waits for it. Returns the item as it was seen last; none if it has no worker.
 async fn drain<B: Backlog>(backlog: &B, id: &ItemId, ordered: &Ordered, within: Ttl) -> Result<Option<Item>> {
     let Ordered { by, why, if_epoch, .. } = ordered;
     let asking = Asking { by: by.clone(), why: why.clone(), if_epoch: *if_epoch, within };

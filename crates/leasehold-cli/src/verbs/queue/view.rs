@@ -40,7 +40,7 @@ pub fn item(name: &ItemName, item: &Item, now: Timestamp, full: bool) -> Value {
         State::Claimed(tenure) => {
             value["holder"] = json!(tenure.holder.to_string());
             value["until"] = json!(rfc3339(tenure.deadline));
-            let drain = item.drain.as_ref().filter(|drain| drain.epoch == item.epoch);
+            let drain = item.drain.as_ref().filter(|drain| drain.epoch() == item.epoch);
             value["drain"] = drain.map_or(Value::Null, view::drain_json);
         }
         State::Done { at } | State::Cancelled { at } | State::Purged { at } => value["at"] = json!(rfc3339(*at)),
@@ -150,7 +150,7 @@ fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
     value
 }
 
-/// The fields of a page, in the order in which they are told: what it is, what it came through, what it carries.
+/// The fields of a page, in the order in which they are printed: what it is, what happened to it, what it carries.
 const FIELDS: [&str; 24] = [
     "id",
     "queue",
@@ -186,7 +186,7 @@ pub fn page(value: &Value) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), |text| text.trim_end().to_owned());
     let is_told = |value: &&Value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty);
     let fields = FIELDS.iter().filter_map(|field| Some((field, value.get(field).filter(is_told)?)));
-    // Whoever it is asked by is told in words.
+    // Says in words who asked.
     let plain = |value: &Value| match value.get("by") {
         Some(by) => {
             format!("asked to finish by {}: {}, until {}", plain(by), plain(&value["why"]), plain(&value["until"]))

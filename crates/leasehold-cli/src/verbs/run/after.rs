@@ -1,6 +1,6 @@
-//! Whom a run is told to: monitoring services and `[[notify]]`.
+//! Who is notified of a run: monitoring services and `[[notify]]`.
 //!
-//! Promise: they are told in the background, and after the lease was given back for [`AFTER_RUN`] at most, until a signal
+//! Promise: they are notified in the background, and after the lease was released for [`AFTER_RUN`] at most, until a signal
 //! comes. Whatever goes wrong with them, the run's exit code is its own.
 
 use crate::config::{Settings, flag_or_variable};
@@ -17,7 +17,7 @@ use leasehold_work::notify::{Detail, Rule, StoreLocation, Subject};
 use std::io::IsTerminal;
 use tokio::task::JoinHandle;
 
-/// Who wants to hear of a run.
+/// The configured targets for notifications of a run.
 pub struct Listeners {
     ping: Option<PingUrl>,
     /// The rules, and where the store is; none without rules.
@@ -27,7 +27,7 @@ pub struct Listeners {
 impl Listeners {
     pub fn new(ping: &Option<String>, settings: &Settings) -> Result<Self> {
         let ping = match flag_or_variable(ping, "ping", ping::VARIABLE, PingUrl::parse) {
-            // Whoever set it is not here, and the job is more important than that somebody hears of it.
+            // Nobody is here to fix the setting, and running the job matters more than notifying.
             Err(error) if ping.is_none() => {
                 output::say(&format!("{error}; this run sends no ping"));
                 None

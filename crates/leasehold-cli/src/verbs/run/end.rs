@@ -12,7 +12,7 @@ use leasehold_core::{Grant, LeaseName, Released, Result, Token, lost_error};
 impl Run<'_> {
     /// Gives the lease back, and says what people should know.
     pub(super) async fn end(&mut self, mut finished: Finished) -> Exit {
-        // What the command left running inherited it. Whoever gets the lease next is to find it free.
+        // Processes that the command left running have inherited it. The next holder must find it free.
         self.flock = None;
         let (output, cut) = (finished.output.take(), finished.cut);
         if finished.ended.is_temporary()

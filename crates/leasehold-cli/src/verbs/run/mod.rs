@@ -36,7 +36,7 @@ use std::fs::File;
 use std::time::Duration;
 use take::{Taken, take};
 
-/// What a command is told that is asked to finish.
+/// The signal for a command that is asked to finish.
 const SIGTERM: i32 = 15;
 /// The longest pause between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
@@ -170,7 +170,7 @@ enum Tried {
     Signal(Box<Grant>, i32),
 }
 
-/// What came of the pause between two tries.
+/// How the pause between two attempts ended.
 enum Paused {
     Over,
     Lost(String),
@@ -250,7 +250,7 @@ impl Run<'_> {
         Ok(exit)
     }
 
-    /// Whoever wants to know hears of it, with the last lines of the output.
+    /// Notifies the configured targets, with the last lines of output.
     async fn tell(&mut self, token: &Token, exit: Exit) {
         let tail = self.gathered.as_ref().map(|gathered| gathered.tail().text).filter(|text| !text.is_empty());
         let is_kept = self.keep.as_ref().is_some_and(Keep::has_some);

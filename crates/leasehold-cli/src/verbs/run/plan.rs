@@ -137,7 +137,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Begins to keep the output of a run, and to gather it for whoever wants it.
+    /// Begins to keep the output of a run, and to collect its last lines for notifications.
     pub fn gather(&self, token: &Token) -> (Option<Keep>, Option<Gathered>) {
         let keep = self.keeping.as_ref().map(|keeping| keeping.begin(token));
         let gathered = keep.as_ref().map(|keep| keep.gathered.clone());

@@ -21,10 +21,10 @@ use std::time::Duration;
 /// A trigger that fires a little early, because its machine's clock is ahead, means the slot that is about to come.
 const EARLY_AT_MOST: Duration = Duration::from_secs(300);
 
-/// Which slot.
+/// Which slot a run is for, if any.
 #[derive(Debug)]
 pub enum SlotPlan {
-    /// None.
+    /// The run is for no slot.
     Unscheduled,
     /// The newest that is due, by a line that is published as it was written.
     Newest(Box<Schedule>, CatchUp, Box<Timing>),
@@ -68,7 +68,7 @@ impl SlotPlan {
     /// What to claim with the lease.
     pub fn claim(&self, found: Option<Candidate>) -> Option<SlotClaim> {
         let Candidate { slot, gives_up, .. } = found.filter(|_| !matches!(self, SlotPlan::Named(_)))?;
-        // Whoever names a slot, as `backfill` does, means it.
+        // A slot that is named, as `backfill` does, is run even if it failed before.
         let after_failure = if let SlotPlan::At(_) = self { AfterFailure::Retry } else { AfterFailure::Leave };
         Some(SlotClaim { slot, after_failure, gives_up })
     }
@@ -93,7 +93,7 @@ impl SlotPlan {
             SlotPlan::Newest(schedule, policy, _) => (schedule, *policy),
         };
         loop {
-            // Nobody who is told to end waits for a store that does not answer.
+            // A signal ends the wait for a store that does not answer.
             let looked = tokio::select! {
                 looked = look(coordinator, lease, schedule, policy) => looked?,
                 number = signals.next_ending() => return Ok(DueSlot::Signal(number)),

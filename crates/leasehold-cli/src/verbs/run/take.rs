@@ -17,7 +17,7 @@ const FLOCK_POLL: Duration = Duration::from_secs(1);
 /// What to do when the lease is held.
 #[derive(Debug, Clone, Copy)]
 pub enum Busy {
-    /// Let it be.
+    /// Skip the run.
     Skip,
     /// Wait for it, this long at most.
     Wait(Duration),
@@ -28,9 +28,9 @@ pub enum Busy {
 /// Whether the names are seats of one lease, so that a pause of the first holds for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seats {
-    /// They are.
+    /// Every name is a seat of the same lease.
     OfOneLease,
-    /// They are not.
+    /// Each name is a lease of its own.
     Apart,
 }
 
@@ -44,7 +44,7 @@ pub enum Taken {
     FlockHeld(PathBuf),
 }
 
-/// Takes it. `ask` always has the nonce of the request that is under way, so that whoever gives up knows what to take
+/// Takes it. `ask` always has the nonce of the request that is under way, so that a caller that gives up knows what to take
 /// back.
 pub async fn take(coordinator: &Coordinator, plan: &Plan<'_>, ask: &mut Ask) -> Result<Taken> {
     if let Some(token) = &plan.adopt {

@@ -242,7 +242,7 @@ async fn one(context: &Context, job: &Job, claims: &LeaseName, slot: Slot, relay
     finish(outer, job, relay).await
 }
 
-/// Waits for the run; who is told to end passes that on.
+/// Waits for the run, and passes signals on to it.
 async fn finish(mut command: Command, job: &Job, relay: &mut Relay) -> Result<Exit> {
     let child = command.spawn().map_err(|e| Error::unavailable(format!("cannot start job `{}`", job.name), e))?;
     relay.wait(child, std::future::ready(())).await.map(exit_of)

@@ -25,7 +25,7 @@ pub struct Public {
     coordinator: Coordinator,
     processes: Arc<Processes>,
     location: StoreLocation,
-    /// Those in force.
+    /// The rules in force.
     rules: Vec<Told>,
     notifier: Option<Notifier>,
     delivering: Option<Background>,
@@ -52,7 +52,7 @@ impl Public {
         }
         let definitions = Definitions::new(self.coordinator.clone());
         self.publishing = Some(tokio::spawn(publish(definitions, jobs.all.clone(), jobs.publisher.clone())));
-        // The same rules go on as they are: what is being delivered is not cut off.
+        // Unchanged rules stay in force: what is being delivered is not cut off.
         let Some(rules) = rules.filter(|rules| *rules != self.rules) else { return };
         self.rules.clone_from(&rules);
         self.notifier = Notifier::new(&self.coordinator, rules, self.location.clone());

@@ -24,7 +24,7 @@ struct File {
 /// Jobs and where they came from.
 #[derive(Debug)]
 pub struct Jobs {
-    /// The file.
+    /// The file that the jobs were read from.
     pub path: PathBuf,
     /// All of them, for this machine or not.
     pub all: Vec<Arc<Job>>,
@@ -50,7 +50,7 @@ pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
 }
 
 impl Jobs {
-    /// Reads them.
+    /// Reads and checks a file of jobs.
     pub fn read(path: &Path, settings: &Settings) -> Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path)

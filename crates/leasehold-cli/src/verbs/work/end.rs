@@ -1,4 +1,4 @@
-//! The end of an attempt: what became of the item, for the queue, the log and whoever is told.
+//! The end of an attempt: what became of the item, for the queue, the log and notifications.
 
 use super::folder::WorkFolder;
 use super::lane::Plan;

@@ -1,7 +1,7 @@
 //! One lane: claim, run, complete, one item after the other.
 //!
 //! Promise: what goes wrong with one item fails that item's attempt, and the lane continues with the next; what goes wrong on
-//! this machine or with the store is retried after a pause. It ends when it is told to, or when no item can ever be run:
+//! this machine or with the store is retried after a pause. It ends when it is asked to, or when no item can ever be run:
 //! the command cannot be started, the store refuses us, the queue has moved.
 
 use super::end::{asked_again, attempt_failed, end};
@@ -38,7 +38,7 @@ pub const LANE: &str = "LEASEHOLD_LANE";
 /// How long a store that does not answer is given before it is asked for work again.
 const RETRY: [Duration; 4] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(5)];
-/// What stands for the payload's path among the command's arguments.
+/// In the command's arguments, this is replaced by the payload's path.
 const TEMPLATE: &str = "{}";
 
 /// How long an idle lane waits for an item before it looks whether everything is finished.
@@ -47,11 +47,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// When a lane ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// When it is told to.
+    /// When it is asked to.
     Told,
     /// When there is nothing to claim now.
     Idle,
-    /// When no item is left, whoever works on it.
+    /// When no item is left, not even one that another worker has.
     Done,
 }
 
@@ -95,7 +95,7 @@ pub async fn run<B: Backlog>(
         let claimed = tokio::select! {
             biased;
             () = drained(&asked) => break,
-            // A store that was away is asked, not waited for: that it is back is told when it is.
+            // After a failure the store is polled, so that its return is logged as soon as it is seen.
             claimed = claim_or_end::<B>(&backlog, &mut claimer, wait, failures > 0) => claimed,
         };
         let was_away = failures > 0;
@@ -207,7 +207,7 @@ struct Lane<'a, B> {
 }
 
 impl<B: Backlog> Lane<'_, B> {
-    /// Runs the command for an item, tells the queue what came of it, and keeps what it printed.
+    /// Runs the command for an item, records the result in the queue, and keeps the output.
     async fn run(
         &self,
         grant: B::Grant,

@@ -37,7 +37,7 @@ const PAUSES: [Duration; 5] = [
 /// A lane that lived for so long had begun well: its end is not one more failure in a row.
 const STEADY: Duration = Duration::from_secs(30);
 
-/// Exit codes of a lane after which another one would end likewise: wrong input, a damaged store, a store that refuses us
+/// Exit codes of a lane after which another one would end in the same way: wrong input, a damaged store, a store that refuses us
 /// or has moved, a command that cannot be started.
 const HOPELESS: [i32; 5] = [64, 65, 78, 126, 127];
 

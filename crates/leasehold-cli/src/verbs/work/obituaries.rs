@@ -1,4 +1,4 @@
-//! Dead letters: whoever wants to hear of them is told, in the background.
+//! Notifications of dead letters, in the background.
 
 use crate::config::Settings;
 use crate::context::{Open, Target};
@@ -13,7 +13,7 @@ use leasehold_work::tally::DeadLetter;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// Who is told, and what is being told.
+/// The targets, and the messages that are being delivered.
 #[derive(Debug, Default)]
 pub struct Obituaries {
     told: Option<(Notifier, Beat)>,

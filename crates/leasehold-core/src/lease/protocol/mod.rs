@@ -381,7 +381,7 @@ fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
 
 fn note_progress(next: &mut Ownership, report: &Report, now: Timestamp) {
     let earlier = next.progress.take();
-    // A checkpoint is for whoever holds it next; how far an earlier holder came says nothing of this one.
+    // A checkpoint is for the next holder; an earlier holder's progress says nothing about this one.
     let marker = earlier.as_ref().filter(|p| p.epoch == next.epoch).and_then(|p| p.marker.clone());
     next.progress = Some(Progress {
         at: now,

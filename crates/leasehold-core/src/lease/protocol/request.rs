@@ -38,7 +38,7 @@ pub enum Request {
     },
     /// Stay the holder.
     Renew {
-        /// Which tenure.
+        /// The tenure that asks.
         claim: Claim,
         /// How long from now.
         ttl: Ttl,
@@ -47,7 +47,7 @@ pub enum Request {
     },
     /// Stop being the holder.
     Release {
-        /// Which tenure.
+        /// The tenure that asks.
         claim: Claim,
         /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are
         /// not the holder's to report, and count as [`Outcome::Lost`].
@@ -55,14 +55,14 @@ pub enum Request {
     },
     /// Record how far the work has come.
     Checkpoint {
-        /// Which tenure.
+        /// The tenure that asks.
         claim: Claim,
         /// What to record.
         report: Report,
     },
     /// Record that the claimed slot's run is over, without releasing the lease.
     Complete {
-        /// Which tenure.
+        /// The tenure that asks.
         claim: Claim,
         /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed. Any other outcome
         /// leaves it open for another run to recover.
@@ -163,7 +163,7 @@ pub enum Order {
     Relocate {
         /// The migration's own number.
         migration: Nonce,
-        /// Which step.
+        /// What the migration does next.
         step: relocation::Step,
         /// What [`relocation::Step::Leave`] does about the holder.
         holder: Holder,
@@ -208,7 +208,7 @@ impl SlotClaim {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
-    /// The operator.
+    /// The operator who asks for the run.
     pub by: Who,
     /// The operator's reason.
     pub why: Why,
@@ -248,7 +248,7 @@ pub enum Refusal {
     Held {
         /// The tenure of the holder.
         tenure: Tenure,
-        /// Its epoch.
+        /// The holder's epoch.
         epoch: Epoch,
     },
     /// An operator has paused it, so new holders are kept out or a second pause is refused.

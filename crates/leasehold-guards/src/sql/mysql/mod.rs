@@ -380,7 +380,7 @@ impl SqlGuard for ServerGuard<Conn> {
         let fail = |e: mysql_async::Error| not_removed(&self.resource(), e);
         let row = format!("DELETE FROM leasehold_fence WHERE resource = {}", literal(self.resource.as_str()));
         exchange(&mut conn, &row).await.map_err(fail)?;
-        // Protected tables have a row too, so an empty table is nobody's.
+        // Protected tables have a row too, so an empty table is not in use.
         let lock = "LOCK TABLES leasehold_fence WRITE; SELECT COUNT(*) FROM leasehold_fence";
         if whole {
             let found = exchange(&mut conn, lock).await.map_err(fail)?;

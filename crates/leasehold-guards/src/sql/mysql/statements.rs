@@ -26,7 +26,7 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     protected TINYINT NOT NULL DEFAULT 0
 ) ENGINE=InnoDB";
 
-/// Bytes as SQL.
+/// Text as a hexadecimal literal, which needs no escapes.
 pub(super) fn literal(text: &str) -> String {
     let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("x'{digits}'")
@@ -148,7 +148,7 @@ pub(super) fn in_the_way(resource: &Resource) -> String {
     [look("UNCOMMITTED"), look("COMMITTED"), look("UNCOMMITTED")].join("; ")
 }
 
-/// Says that tables are protected under a resource: from then on whoever admits also opens them.
+/// Records that tables are protected under a resource: from then on, admitting a token also opens them.
 pub(super) fn protected(resource: &Resource, is_protected: bool) -> String {
     let (resource, flag) = (literal(resource.as_str()), u8::from(is_protected));
     format!(

@@ -80,7 +80,7 @@ impl Fenced<'_> {
         Ok(self.high.clone())
     }
 
-    /// Undoes everything.
+    /// Undoes the statements and the check of the token.
     pub async fn rollback(mut self) -> Result<()> {
         self.is_open = false;
         let answer = self.client.batch_execute("ROLLBACK").await;
@@ -99,7 +99,7 @@ impl Deref for Fenced<'_> {
 impl Drop for Fenced<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            // What is asked first is sent first: whoever uses the client next finds the transaction undone. Nobody waits for
+            // Requests are sent in order: the next user of the client finds the transaction undone. Nobody waits for
             // the answer.
             let _ = pin!(self.client.batch_execute("ROLLBACK")).poll(&mut Context::from_waker(Waker::noop()));
         }

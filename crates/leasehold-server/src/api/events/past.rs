@@ -56,11 +56,11 @@ pub fn of_lease(name: &LeaseName, record: &Ownership, span: Span, found: &mut Ve
     }
     let epoch = record.epoch.get();
     if let Some(tenure) = record.tenure.as_ref().filter(|tenure| span.has(tenure.deadline)) {
-        let holder = Some(tenure.holder.label.to_string());
+        let holder = Some(tenure.holder.label().to_string());
         let why = Some(Outcome::Expired.as_str().to_owned());
         found.push(EventData { holder, why, ..event("expired", name, epoch, tenure.deadline) });
     }
-    let drain = record.drain.as_ref().map(|drain| &drain.asked);
+    let drain = record.drain.as_ref().map(|drain| drain.asked());
     for (what, mark) in [("paused", record.paused.as_ref()), ("resumed", record.resumed.as_ref()), ("draining", drain)]
     {
         if let Some(mark) = mark.filter(|mark| span.has(mark.at)) {
@@ -75,7 +75,7 @@ pub fn of_lease(name: &LeaseName, record: &Ownership, span: Span, found: &mut Ve
 }
 
 fn of_transfer(name: &LeaseName, transfer: &Transfer, span: Span, found: &mut Vec<EventData>) {
-    let holder = transfer.to.as_ref().map(|to| to.label.to_string());
+    let holder = transfer.to.as_ref().map(|to| to.label().to_string());
     if span.has(transfer.at) {
         let what = match transfer.reason {
             Reason::Revoked if transfer.by.is_some() => "revoked",

@@ -106,7 +106,7 @@ impl Granted {
 fn check_same(grant: &Grant, ask: &Ask) -> Result<(), Problem> {
     let record = &grant.seen().record;
     let claimed = record.slot.filter(|mark| mark.epoch == grant.token().epoch).map(|mark| mark.slot);
-    let is_same = |tenure: &Tenure| tenure.ttl == ask.ttl && tenure.holder.label == ask.holder.label;
+    let is_same = |tenure: &Tenure| tenure.ttl == ask.ttl && tenure.holder.label() == ask.holder.label();
     if claimed == ask.slot.map(|claim| claim.slot) && record.tenure.as_ref().is_some_and(is_same) {
         return Ok(());
     }
@@ -188,7 +188,7 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
 async fn check_remembered(leases: &Coordinator, name: &LeaseName, ask: &Ask, since: Epoch) -> Result<(), Problem> {
     let record = leases.inspect(name).await?.record;
     let first = record.transfers.first().map(|transfer| transfer.epoch);
-    let is_known = record.transfer_by(ask.holder.nonce).is_some();
+    let is_known = record.transfer_by(ask.holder.nonce()).is_some();
     if is_known || record.epoch <= since || first.is_some_and(|first| Some(first) <= since.next()) {
         return Ok(());
     }
@@ -305,7 +305,7 @@ pub struct Release {
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Well.
+    /// The work succeeded.
     Succeeded,
     /// It failed.
     Failed,

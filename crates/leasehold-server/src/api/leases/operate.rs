@@ -101,7 +101,7 @@ impl Decided {
 
 /// Refuses an order whose `Idempotency-Key` was used for another one, as far as the record remembers.
 fn check_same(record: &Ownership, attempt: Attempt) -> Result<(), Problem> {
-    let marks = [&record.paused, &record.resumed].into_iter().flatten().chain(record.drain.iter().map(|d| &d.asked));
+    let marks = [&record.paused, &record.resumed].into_iter().flatten().chain(record.drain.iter().map(|d| d.asked()));
     let mut nonces = record.transfers.iter().map(|transfer| transfer.nonce).chain(marks.map(|mark| mark.nonce));
     if nonces.any(|nonce| attempt.is_reused_by(nonce)) { Err(key_reused()) } else { Ok(()) }
 }

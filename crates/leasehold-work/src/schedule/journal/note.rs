@@ -15,7 +15,7 @@ pub enum Note {
     Dropped(Vec<Dropped>),
     /// See [`Journal::skip`].
     Skipped {
-        /// The slot.
+        /// The slot that was skipped.
         slot: Slot,
         /// The slot before it.
         before: Option<Slot>,

@@ -293,7 +293,7 @@ impl Dispatcher {
             let next = next.into_iter().chain(recheck(&seen)).min();
             if let (Some(drain), None) = (seen.record.live_drain(seen.now), seen.record.live_tenure(seen.now)) {
                 // The lease is reserved for an operator: what is due is run a little later.
-                let later = seen.now.plus(POLL).min(drain.until);
+                let later = seen.now.plus(POLL).min(drain.until());
                 return Ok(next.into_iter().chain([later]).min());
             }
             let Candidate { slot, gives_up, is_recovery } = match self.first_clear(job, &plan, &seen).await? {

@@ -54,9 +54,9 @@ struct Check {
 /// A job to run, with its lease.
 #[derive(Debug)]
 pub struct Start {
-    /// The job.
+    /// The job to start.
     pub job: Arc<Job>,
-    /// The slot.
+    /// The slot that was claimed with the lease.
     pub slot: Slot,
     /// The lease, with the slot claimed in it. The launcher releases it with the outcome.
     pub grant: Grant,
@@ -73,7 +73,7 @@ pub enum Origin {
     Request,
 }
 
-/// Runs jobs.
+/// Starts the command of a job. The scheduler does not know how.
 #[async_trait]
 pub trait Launcher: std::fmt::Debug + Send + Sync {
     /// Runs the job under its lease, releases the lease, and returns when that is done. An error means that nothing was
