@@ -37,7 +37,7 @@ pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
     };
     let watch = match can.watch {
         Watching::Hints => "waiters are woken by the store",
-        Watching::None => "waiters look once a second",
+        Watching::None => "waiters poll once a second",
     };
     let mut findings = vec![
         class,
