@@ -76,6 +76,8 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == crowd::ARGUMENT) {
         return crowd::main(&words[1..]);
     }
+    // The peers' HTTP clients use the provider of the process.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let done = Options::parse(&words).and_then(|options| {
         let Some(options) = options else {
             print!("{}", options::HELP);

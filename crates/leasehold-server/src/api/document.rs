@@ -48,10 +48,15 @@ pub fn document() -> String {
         json!({ "type": "http", "scheme": "bearer", "description": "A key, as `leasehold key create` prints it." });
     api["components"]["schemas"]["Problem"] = problem();
     api["security"] = json!([{ "key": [] }]);
+    let may_be_missing = bodies_that_may_be_missing(&api);
     let paths = api["paths"].as_object_mut();
     for (path, methods) in paths.into_iter().flatten() {
         for (method, operation) in methods.as_object_mut().into_iter().flatten() {
             complete(path, method, operation);
+            let Some(body) = operation.get_mut("requestBody") else { continue };
+            if may_be_missing.iter().any(|schema| body["content"]["application/json"]["schema"]["$ref"] == *schema) {
+                body["required"] = false.into();
+            }
         }
     }
     for path in open().split_for_parts().1.paths.paths.into_keys() {
@@ -60,6 +65,13 @@ pub fn document() -> String {
         }
     }
     format!("{:#}\n", api)
+}
+
+/// References to the bodies without a field that is required: no body is read as an empty one.
+fn bodies_that_may_be_missing(api: &Value) -> Vec<String> {
+    let schemas = api["components"]["schemas"].as_object().into_iter().flatten();
+    let optional = schemas.filter(|(_, schema)| schema["required"].as_array().is_none_or(Vec::is_empty));
+    optional.map(|(name, _)| format!("#/components/schemas/{name}")).collect()
 }
 
 /// Adds to an operation what all have: its path's parameters, the header of writes, how it refuses, and a name.

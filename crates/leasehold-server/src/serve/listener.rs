@@ -10,7 +10,7 @@ use super::slow_clients::{Impatient, Pulse};
 use super::tls::Certificate;
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hyper::Request;
@@ -139,14 +139,6 @@ fn has_too_many_headers(request: &Request<Incoming>) -> Option<Problem> {
         .then(|| Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
 }
 
-/// Whether a body comes in pieces, and what is wrong if it has a length as well: who believes which would be anybody's guess.
-fn framing(request: &Request<Incoming>) -> (bool, Option<Problem>) {
-    let in_pieces = request.headers().contains_key(TRANSFER_ENCODING);
-    let has_both = in_pieces && request.headers().contains_key(CONTENT_LENGTH);
-    let detail = "the request has a `Content-Length` and a `Transfer-Encoding`; send one of them";
-    (in_pieces, has_both.then(|| Problem::invalid(detail)))
-}
-
 /// The same request, and whether its body was read.
 fn follow(request: Request<Incoming>) -> (Request<Body>, Ended) {
     let (parts, body) = request.into_parts();
@@ -194,19 +186,15 @@ impl Connection {
         let mut ending = self.site.ending();
         let service = service_fn(|request: Request<Incoming>| {
             let beat = pulse.beat();
-            let (in_pieces, ambiguous) = framing(&request);
+            let in_pieces = request.headers().contains_key(TRANSFER_ENCODING);
             let (request, ended) = follow(request);
-            let answering = async {
-                match ambiguous {
-                    Some(problem) => Ok(problem.into_response()),
-                    None => self.answer(request).await,
-                }
-            };
+            let answering = self.answer(request);
             async move {
                 let mut response = answering.await?;
                 if in_pieces || !ended.get() {
                     // The rest of the body is in the way of the next request, and hyper closes such a connection. Where pieces
-                    // end, somebody in between may have seen another end, and the next request would be theirs to choose.
+                    // end, somebody in between may have seen another end (hyper drops a `Content-Length` beside them), and the
+                    // next request would be theirs to choose.
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 drop(beat);

@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// How long to wait for one of several servers at first. Each time that no answer comes, the wait becomes a second
@@ -24,6 +25,12 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest wait: see [`PATIENCE`].
 const MAX_PATIENCE: Duration = Duration::from_secs(6);
+
+/// How many calls are under way at once; the others wait for their turn. Thousands of leases that one process holds would
+/// need as many connections otherwise, as soon as the server is slow for a moment.
+const CALLS: usize = 128;
+/// How many watches are open at once, each on a connection of its own.
+const WATCHES: usize = 256;
 
 /// The servers of one URL, and the key for them.
 pub(super) struct Connection {
@@ -37,6 +44,9 @@ pub(super) struct Connection {
     good: AtomicUsize,
     /// How many calls in a row got no answer in time: reads, and writes, which may be slower.
     unanswered: [AtomicU32; 2],
+    calls: Semaphore,
+    /// Permits to watch a record.
+    pub(super) watches: Semaphore,
 }
 
 impl Connection {
@@ -48,6 +58,8 @@ impl Connection {
             path,
             good: AtomicUsize::new(0),
             unanswered: [const { AtomicU32::new(0) }; 2],
+            calls: Semaphore::new(CALLS),
+            watches: Semaphore::new(WATCHES),
         }
     }
 
@@ -138,6 +150,7 @@ impl Connection {
         request: RequestBuilder,
     ) -> Result<T, CallError> {
         let display_name = self.endpoints[index].display_name.as_str();
+        let _turn = self.calls.acquire().await;
         let exchange = untimed(request, phase, display_name);
         let answer = match self.endpoints.len() {
             1 => exchange.await.map_err(|error| advised(error, &self.endpoints[index]))?,

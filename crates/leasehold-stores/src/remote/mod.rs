@@ -149,6 +149,10 @@ impl Store for RemoteStore {
         let (sender, watch) = Watch::channel();
         let (store, record) = (self.clone(), wire::Record::from(key));
         tokio::spawn(async move {
+            let _turn = tokio::select! {
+                () = sender.closed() => return,
+                turn = store.connection.watches.acquire() => turn,
+            };
             let mut index = store.connection.good();
             loop {
                 tokio::select! {

@@ -55,9 +55,9 @@ pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
     if !context.common.json {
         let changed = rows.iter().filter(|row| row.change != "same").count();
         output::say(&format!(
-            "{changed} of {}{} from what is published; this file: {}, owner `{}`",
-            output::count(rows.len(), "job"),
-            if changed == 1 { " differs" } else { " differ" },
+            "{changed} of {} jobs {} from what is published; this file: {}, owner `{}`",
+            rows.len(),
+            if changed == 1 { "differs" } else { "differ" },
             publisher.revision,
             publisher.owner
         ));
