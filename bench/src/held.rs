@@ -26,8 +26,7 @@ const HELD_FOR_QUICK: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 64;
 const RENEWED_WITHIN: Demand = Demand::AtMost(Duration::from_secs(1));
 const KB_EACH: u64 = 2;
-const WAITERS: u32 = 9_000;
-const WAITERS_ASKED: u32 = 10_000;
+const WAITERS: u32 = 10_000;
 const WAITERS_MB: u64 = 200;
 
 /// Holds them for five minutes, or for one.
@@ -137,6 +136,6 @@ async fn waiters(scratch: &Scratch, leasehold: &Path) -> Result<Row> {
         Unit::Megabytes,
         Duration::from_millis(memory_mb),
         None,
-        Demand::AtMost(Duration::from_millis(WAITERS_MB * u64::from(WAITERS) / u64::from(WAITERS_ASKED))),
+        Demand::AtMost(Duration::from_millis(WAITERS_MB)),
     ))
 }

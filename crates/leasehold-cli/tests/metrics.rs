@@ -209,6 +209,8 @@ fn a_draining_server_is_not_ready_and_continues_to_answer() {
         value(&get(scheduler.address, "/metrics").1, "leasehold_renewal_margin_seconds")
             .is_some_and(|left| (1.0..=90.0).contains(&left))
     });
+    let part = value(&get(scheduler.address, "/metrics").1, "leasehold_renewal_margin_ratio");
+    assert!(part.is_some_and(|part| part > 0.01 && part <= 1.0), "{part:?}");
     for watched in [&scheduler, &worker] {
         signal(watched.running.pid(), "TERM");
         eventually("it drains", || get(watched.address, "/readyz").1.contains("draining"));
@@ -216,6 +218,31 @@ fn a_draining_server_is_not_ready_and_continues_to_answer() {
     }
     home.touch("end");
     assert_eq!((scheduler.running.end().code, worker.running.end().code), (0, 0));
+}
+
+#[test]
+fn a_job_has_numbers_before_its_first_run_and_shows_that_it_is_paused() {
+    let home = Home::new(On::Sqlite);
+    std::fs::write(home.path("leasehold.toml"), "[[job]]\nname = 'new'\nevery = '366d'\ncommand = 'true'\n").unwrap();
+    home.done(&["run", "by-hand", "--", "true"]).expect(0);
+    let scheduler = start(&home, &["schedule", "--metrics", "127.0.0.1:0"], "log");
+    let page = || get(scheduler.address, "/metrics").1;
+    eventually("the store is read", || value(&page(), "leasehold_store_up") == Some(1.0));
+    let [first, printed] = [page(), home.done(&["stats", "--prometheus"]).expect(0).stdout];
+    for page in [&first, &printed] {
+        for outcome in ["failed", "lost", "died", "succeeded"] {
+            let series = format!("leasehold_runs_total{{job=\"new\",outcome=\"{outcome}\"}}");
+            assert_eq!(value(page, &series), Some(0.0), "{series}\n{page}");
+        }
+        assert!(!page.contains("by-hand") && !page.contains("last_run_timestamp_seconds{job=\"new\"}"), "{page}");
+        assert_eq!(value(page, "leasehold_job_paused{job=\"new\"}"), Some(0.0), "{page}");
+    }
+    for (verb, expected) in [("pause", 1.0), ("resume", 0.0)] {
+        home.done(&[verb, "new", "--why", "test"]).expect(0);
+        eventually(verb, || value(&page(), "leasehold_job_paused{job=\"new\"}") == Some(expected));
+    }
+    signal(scheduler.running.pid(), "TERM");
+    assert_eq!(scheduler.running.end().code, 0);
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn a_dry_run_says_what_would_happen_and_changes_nothing() {
 #[test]
 fn an_order_about_a_name_that_nobody_has_held_is_carried_out_and_says_so() {
     let home = Home::new(On::Sqlite);
-    let says = "nobody has ever held it, and it is paused all the same. Is the name correct?";
+    let says = "nobody has ever held it, and it is paused anyway. Is the name correct?";
     assert!(home.done(&["pause", "nihgtly", "--why", "x"]).expect(0).stderr.contains(says));
     assert_eq!(home.show("nihgtly")["state"], "paused");
     let as_json = home.done(&["pause", "other", "--why", "x", "--json"]).expect(0);
@@ -190,7 +190,7 @@ fn an_order_about_a_name_that_nobody_has_held_is_carried_out_and_says_so() {
     let resumed = home.done(&["resume", "nihgtly", "--why", "x"]).expect(0);
     assert!(!resumed.stderr.contains("nobody"), "{resumed:?}");
     let handed = home.done(&["hand-off", "new", "--to", "ann", "--why", "x"]).expect(0);
-    assert!(handed.stderr.contains("nobody has ever held it, and it is handed off all the same"), "{handed:?}");
+    assert!(handed.stderr.contains("nobody has ever held it, and it is handed off anyway"), "{handed:?}");
     // One that was held, and a job of the file, are no typing errors.
     home.done(&["run", "held", "--", "true"]).expect(0);
     jobs(&home, "[[job]]\nname = \"daily\"\ncron = \"0 3 * * *\"\ncommand = \"true\"\n");
@@ -275,7 +275,7 @@ fn a_forgotten_lease_is_no_longer_listed_and_its_epochs_continue() {
         forget(&["--yes", "--if-epoch", "3"]).expect(13);
         assert_eq!(home.show("job")["state"], "free");
         let done = forget(&["--yes"]).expect(0);
-        assert!(done.stderr.contains("go on from 21"), "{done:?}");
+        assert!(done.stderr.contains("its epochs continue from 21"), "{done:?}");
         assert!(forget(&["--yes"]).expect(0).stderr.contains("was forgotten by ann"));
         assert_eq!(names(&home.done(&["ls"]).expect(0).stdout), Vec::<&str>::new());
         assert_eq!(home.done(&["stats"]).expect(0).stdout.lines().filter(|line| line.contains("job")).count(), 0);

@@ -17,7 +17,7 @@ pub enum HookHost {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the host's event on standard input and answers in the host's own JSON within 2 s. Before a tool call it asks the store
-whether the session still holds its lease, and denies the call if it does not, or if that cannot be told. While the store cannot
+whether the session still holds its lease, and denies the call if it does not, or if that cannot be determined. While the store cannot
 be reached, the lease is trusted for as long as its last renewal says. After a tool call it reports progress, which counts for
 `run --progress-timeout`.
 

@@ -61,9 +61,9 @@ Examples:
   ./report | leasehold put - gs://bucket/report.json
   leasehold put model.bin s3://bucket/model.bin --salt none
 
-S3's ETag is that of the content, and comes back with it. For text and JSON a line of blanks at the end makes every body
-unique (--salt blank, the default there). For other contents on S3 choose --salt none: then a stale put can land while the
-content is byte for byte what its writer last saw. Azure and Google need no salt.")]
+S3 computes the ETag from the content, so the same content has the same ETag. For text and JSON a line of blanks at the end
+makes every body unique (--salt blank, the default there). For other contents on S3 choose --salt none: then a stale put can
+land while the content is byte for byte what its writer last saw. Azure and Google need no salt.")]
 pub struct Put {
     /// The file to put, `-` for standard input; at most 64 MiB
     pub file: PathBuf,

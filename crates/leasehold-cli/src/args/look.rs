@@ -55,8 +55,8 @@ pub struct Stats {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Schedulers publish the jobs of their files. With [[notify]] tables in the settings, what is found is told too, as a scheduler
-would. The exit code is 1 if a job is late or was missed, and 78 if no job is published in this store.
+Schedulers publish the jobs of their files. With [[notify]] tables in the settings, findings are also sent as notifications,
+as a scheduler would. The exit code is 1 if a job is late or was missed, and 78 if no job is published in this store.
 
 Examples:
   leasehold check --missed

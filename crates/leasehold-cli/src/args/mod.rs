@@ -168,7 +168,7 @@ Examples:\n  \
     /// Drop what is known of a lease that has been free for more than a day, except its epoch
     #[command(
         after_help = "Its history, progress, checkpoint and counters are dropped, and `ls` no longer shows it. A tombstone stays, so that its epochs \
-                      go on from there if the name is used again: guards refuse old tokens as before. It cannot be taken back.\n\nExamples:\n  \
+                      continue from there if the name is used again: guards refuse old tokens as before. It cannot be taken back.\n\nExamples:\n  \
                       leasehold forget experiment-7 --why 'it was an experiment'\n  \
                       leasehold forget experiment-7 --yes --why 'it was an experiment'"
     )]

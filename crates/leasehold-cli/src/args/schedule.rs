@@ -66,7 +66,8 @@ pub enum ScheduleVerb {
     Resume(Operate),
     /// Write a service file that runs `leasehold schedule`, with the store in use if it is not the file's
     #[command(after_help = "It is written to ~/.config/systemd/user/leasehold.service, or to \
-                      ~/Library/LaunchAgents/leasehold.schedule.plist. Nothing is started.\n\nExamples:\n  leasehold schedule install\n  leasehold schedule install --print --kind launchd\n  leasehold schedule install --print --store postgres://db.internal/jobs")]
+                      ~/Library/LaunchAgents/leasehold.schedule.plist, with the settings that LEASEHOLD_ variables give here and \
+                      without secrets. Nothing is started.\n\nExamples:\n  leasehold schedule install\n  leasehold schedule install --print --kind launchd\n  leasehold schedule install --print --store postgres://db.internal/jobs")]
     Install(Install),
     /// Print [[job]] tables for crontabs and systemd timers, and say what could not be carried over
     #[command(
@@ -137,7 +138,7 @@ pub struct Install {
     /// Print it to standard output instead of writing it
     #[arg(long)]
     pub print: bool,
-    /// Overwrite a file that says something else
+    /// Overwrite a file that differs
     #[arg(long, conflicts_with = "print")]
     pub force: bool,
     /// For which service manager [default: this system's]

@@ -39,6 +39,12 @@ const MARGIN: Family = family(
     Gauge,
     "The least time left before a lease expires under which a job runs now.",
 );
+const MARGIN_RATIO: Family = family(
+    "leasehold_renewal_margin_ratio",
+    Gauge,
+    "The least part of its TTL left before a lease expires under which a job runs now.",
+);
+const PAUSED: Family = family("leasehold_job_paused", Gauge, "Whether an operator has paused the job.");
 const STORE_UP: Family =
     family("leasehold_store_up", Gauge, "Whether the store answered when it was last asked for these.");
 const REQUEST: Family = family(
@@ -49,7 +55,7 @@ const REQUEST: Family = family(
 
 /// All of them.
 #[cfg(test)]
-pub const ALL: [Family; 11] = [
+pub const ALL: [Family; 13] = [
     RUNS_TOTAL,
     LAST_SUCCESS,
     LAST_RUN,
@@ -59,6 +65,8 @@ pub const ALL: [Family; 11] = [
     OLDEST_READY,
     FENCED,
     MARGIN,
+    MARGIN_RATIO,
+    PAUSED,
     STORE_UP,
     REQUEST,
 ];
@@ -145,6 +153,15 @@ fn stored(text: &mut Exposition, own: &Own<'_>, found: &Snapshot) {
     let mut margin = text.begin(MARGIN);
     if let Some(left) = found.margin {
         margin.add(&[], seconds(left));
+    }
+    let mut ratio = text.begin(MARGIN_RATIO);
+    if let Some(left) = found.margin_ratio {
+        // As much of it as anybody reads.
+        ratio.add(&[], (left * 1e3).round() / 1e3);
+    }
+    let mut paused = text.begin(PAUSED);
+    for job in found.jobs.keys() {
+        paused.add(&[("job", job)], u8::from(found.paused.contains(job)));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Numbers and health of a running scheduler, worker or server, for machines that ask.
 //!
 //! Promise: what is counted comes from the store, so that every process on it shows the same totals; a store that does not
-//! answer leaves out its numbers, and nothing else. Nobody who asks makes the store work more than once in [`FRESH`].
+//! answer leaves out its numbers, and nothing else. Nobody who asks makes the store work more than once in [`FRESH`], or wait
+//! for it longer than [`PATIENCE`], also while it does not answer.
 //! Non-promise: what this process measured by itself is its own, and begins again when it does.
 
 mod exposition;
@@ -51,7 +52,8 @@ pub struct Monitor {
     requests: Requests,
     patterns: Vec<NamePattern>,
     jobs: Mutex<Vec<Arc<Job>>>,
-    taken: AsyncMutex<Option<(Moment, Arc<Snapshot>)>>,
+    /// What the last look found, and when it was over: nothing, if the store could not be read.
+    taken: AsyncMutex<Option<(Moment, Option<Arc<Snapshot>>)>>,
     more: Option<Box<dyn More>>,
 }
 
@@ -127,16 +129,17 @@ impl Monitor {
         if let Some((at, found)) = &*taken
             && SystemClock.now().saturating_since(*at) < FRESH
         {
-            return Some(found.clone());
+            return found.clone();
         }
+        let jobs = self.jobs.lock().clone();
         let reading = async {
             match &self.probed {
-                Probed::Store(coordinator) => Snapshot::take(coordinator, &self.patterns).await,
+                Probed::Store(coordinator) => Snapshot::take(coordinator, &self.patterns, &jobs).await,
                 Probed::Spool(path) => spool(path),
             }
         };
-        let found = tokio::time::timeout(PATIENCE, reading).await.ok()?.ok().map(Arc::new);
-        *taken = found.clone().map(|found| (SystemClock.now(), found));
+        let found = tokio::time::timeout(PATIENCE, reading).await.ok().and_then(Result::ok).map(Arc::new);
+        *taken = Some((SystemClock.now(), found.clone()));
         found
     }
 }
@@ -158,6 +161,80 @@ impl Pages for Monitor {
             METRICS => self.metrics().await,
             READY => self.health.page(),
             _ => Page::plain(true, "alive\n"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use leasehold_core::store::{Capabilities, Change, Page as Records, Range, Reading, Store, Survey, Swap, Watch};
+    use leasehold_core::{Coordinator, Error, Key, MemoryStore, Shelf};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A store that cannot be read: it fails, or never answers. It counts how often somebody tries.
+    #[derive(Debug)]
+    struct Away {
+        hangs: bool,
+        reads: AtomicUsize,
+    }
+
+    impl Away {
+        async fn fail<T>(&self) -> Result<T> {
+            self.reads.fetch_add(1, Ordering::AcqRel);
+            if self.hangs {
+                std::future::pending::<()>().await;
+            }
+            Err(Error::new(leasehold_core::Kind::Unavailable, "away"))
+        }
+    }
+
+    #[async_trait]
+    impl Store for Away {
+        fn capabilities(&self) -> Capabilities {
+            MemoryStore::default().capabilities()
+        }
+
+        async fn read(&self, _: &Key) -> Result<Reading> {
+            self.fail().await
+        }
+
+        async fn write(&self, _: &Change<'_>) -> Result<Swap> {
+            self.fail().await
+        }
+
+        async fn list(&self, _: Shelf, _: Range<'_>) -> Result<Records> {
+            self.fail().await
+        }
+
+        async fn watch(&self, _: &Key) -> Result<Watch> {
+            self.fail().await
+        }
+
+        async fn survey(&self) -> Result<Survey> {
+            self.fail().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_fails_or_hangs_is_read_once_for_all_who_ask_meanwhile() {
+        for hangs in [false, true] {
+            let store = Arc::new(Away { hangs, reads: AtomicUsize::default() });
+            let monitor = Monitor {
+                probed: Probed::Store(Coordinator::new(store.clone())),
+                health: Health::default(),
+                requests: Requests::default(),
+                patterns: Vec::new(),
+                jobs: Mutex::default(),
+                taken: AsyncMutex::default(),
+                more: None,
+            };
+            let begun = tokio::time::Instant::now();
+            let (one, two, three) = tokio::join!(monitor.snapshot(), monitor.snapshot(), monitor.snapshot());
+            assert!(one.is_none() && two.is_none() && three.is_none());
+            assert_eq!(store.reads.load(Ordering::Acquire), 1, "hangs: {hangs}");
+            assert!(begun.elapsed() <= PATIENCE + Duration::from_secs(1), "{:?}", begun.elapsed());
         }
     }
 }

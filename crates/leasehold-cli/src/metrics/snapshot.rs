@@ -8,9 +8,10 @@ use leasehold_core::{
     Coordinator, Counters, Error, Event, LeaseName, LeaseVerbs, NamePattern, Result, Shelf, Timestamp,
 };
 use leasehold_work::queue::{Queue, QueueName};
-use leasehold_work::schedule::{Journals, is_backfill};
+use leasehold_work::schedule::{Job, Journals, is_backfill};
 use leasehold_work::tally::Tally;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE: usize = 500;
@@ -24,8 +25,12 @@ pub struct Snapshot {
     pub others: Counters,
     /// Each queue.
     pub queues: Vec<(String, Tally)>,
+    /// Those of them that an operator has paused.
+    pub paused: BTreeSet<String>,
     /// The least time that is left of a lease under which a job runs now.
     pub margin: Option<Duration>,
+    /// The least part of its TTL that is left of any of them.
+    pub margin_ratio: Option<f64>,
     /// The store's time; none where there is no store.
     pub now: Option<Timestamp>,
     /// Records that cannot be read, and so do not count.
@@ -33,10 +38,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads everything.
-    pub async fn take(coordinator: &Coordinator, patterns: &[NamePattern]) -> Result<Self> {
+    /// Reads everything. The caller's own jobs have numbers before their first run: whoever watches a counter sees a first
+    /// failure only as a step up from zero.
+    pub async fn take(coordinator: &Coordinator, patterns: &[NamePattern], own: &[Arc<Job>]) -> Result<Self> {
         let mut found = Snapshot { now: Some(LeaseVerbs::now(coordinator).await?), ..Snapshot::default() };
-        let jobs = found.jobs(coordinator).await?;
+        let mut jobs = found.jobs(coordinator).await?;
+        jobs.extend(own.iter().map(|job| job.name.clone()));
         let is_labelled =
             |lease: &LeaseName| jobs.contains(lease) || patterns.iter().any(|pattern| pattern.matches(lease.as_str()));
         let (counters, damaged) = all_counters(coordinator).await?;
@@ -51,7 +58,7 @@ impl Snapshot {
         for job in &jobs {
             found.jobs.entry(job.to_string()).or_default();
         }
-        found.margin = margin(coordinator, is_labelled).await?;
+        found.leases(coordinator, is_labelled).await?;
         found.queues(coordinator).await?;
         Ok(found)
     }
@@ -74,6 +81,31 @@ impl Snapshot {
             }
             if !more || after.is_none() {
                 return Ok(jobs);
+            }
+        }
+    }
+
+    /// What the records of these leases say. One that ran out is not held any more.
+    async fn leases(&mut self, coordinator: &Coordinator, is_meant: impl Fn(&LeaseName) -> bool) -> Result<()> {
+        let mut after = None::<LeaseName>;
+        loop {
+            let page = coordinator.list(after.as_ref(), PAGE).await?;
+            after = page.entries.last().map(|(lease, _)| lease.clone());
+            for (lease, seen) in page.entries.into_iter().filter(|(lease, _)| is_meant(lease)) {
+                // One that cannot be read is told of by its counters, or its job.
+                let Ok(seen) = seen else { continue };
+                if seen.record.paused.is_some() {
+                    self.paused.insert(lease.to_string());
+                }
+                if let Some(tenure) = seen.record.live_tenure(seen.now) {
+                    let left = tenure.deadline.saturating_since(seen.now);
+                    let ratio = left.as_secs_f64() / tenure.ttl.get().as_secs_f64();
+                    self.margin = Some(self.margin.map_or(left, |least| least.min(left)));
+                    self.margin_ratio = Some(self.margin_ratio.map_or(ratio, |least| least.min(ratio)));
+                }
+            }
+            if !page.more || after.is_none() {
+                return Ok(());
             }
         }
     }
@@ -116,24 +148,6 @@ pub async fn all_counters(coordinator: &Coordinator) -> Result<(Vec<(LeaseName, 
         }
         if !more {
             return Ok((all, damaged));
-        }
-    }
-}
-
-/// The least time that is left of any of these leases that is held. One that ran out is not held any more.
-async fn margin(coordinator: &Coordinator, is_meant: impl Fn(&LeaseName) -> bool) -> Result<Option<Duration>> {
-    let (mut least, mut after) = (None, None::<LeaseName>);
-    loop {
-        let page = coordinator.list(after.as_ref(), PAGE).await?;
-        after = page.entries.last().map(|(lease, _)| lease.clone());
-        for (_, seen) in page.entries.into_iter().filter(|(lease, _)| is_meant(lease)) {
-            // One that cannot be read is told of by its counters, or its job.
-            let Ok(seen) = seen else { continue };
-            let left = seen.record.live_tenure(seen.now).map(|tenure| tenure.deadline.saturating_since(seen.now));
-            least = least.into_iter().chain(left).min();
-        }
-        if !page.more || after.is_none() {
-            return Ok(least);
         }
     }
 }

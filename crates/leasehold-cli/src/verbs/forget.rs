@@ -55,6 +55,6 @@ pub async fn forget(context: &Context, args: &Args) -> Result<Exit> {
     };
     context.tell(
         || view::order_json(&Inspection { lease: lease.clone(), record, now: seen.now }, epoch),
-        || format!("forgot `{lease}`; if it is used again, its epochs go on from {epoch}{of_a_job}"),
+        || format!("forgot `{lease}`; if it is used again, its epochs continue from {epoch}{of_a_job}"),
     )
 }

@@ -100,10 +100,10 @@ impl Asked {
         match self {
             _ if record.epoch != Epoch::ZERO => "",
             Asked::Pause => {
-                "; nobody has ever held it, and it is paused all the same. Is the name correct? `leasehold ls` lists the leases there are"
+                "; nobody has ever held it, and it is paused anyway. Is the name correct? `leasehold ls` lists the leases there are"
             }
             Asked::HandOff { .. } => {
-                "; nobody has ever held it, and it is handed off all the same. Is the name correct? `leasehold ls` lists the leases \
+                "; nobody has ever held it, and it is handed off anyway. Is the name correct? `leasehold ls` lists the leases \
                  there are"
             }
             Asked::Advance(_) => "; nobody has ever held it in this store",

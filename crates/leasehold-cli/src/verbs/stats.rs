@@ -135,7 +135,7 @@ async fn prometheus(context: &Context) -> Result<Exit> {
     let settings = context.settings()?;
     let (jobs, requests) = (super::schedule::jobs_here(settings), &context.requests);
     let found = match context.existing().await? {
-        Some(coordinator) => Snapshot::take(coordinator, &settings.metrics_leases.value).await?,
+        Some(coordinator) => Snapshot::take(coordinator, &settings.metrics_leases.value, &jobs).await?,
         None => Snapshot::default(),
     };
     let store = Some(settings.store.value.scheme());

@@ -37,7 +37,7 @@ pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
     };
     let watch = match can.watch {
         Watching::Hints => "waiters are woken by the store",
-        Watching::None => "waiters look once a second",
+        Watching::None => "waiters poll once a second",
     };
     // What the server says of its store follows among the remarks.
     let durability = match can.by_verbs {

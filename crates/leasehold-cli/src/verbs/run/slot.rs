@@ -181,7 +181,7 @@ pub fn dropped_line(lease: &LeaseName, dropped: &Dropped) -> String {
 pub fn ahead_line(lease: &LeaseName, until: Slot, now: Timestamp) -> String {
     format!(
         "no slot of `{lease}` can run until {until}: slots up to then were claimed or settled while the store's clock was \
-         ahead, and it shows {now} now. If that is right, set the job back: leasehold rewind '{lease}' --why '...'",
+         ahead, and it shows {now} now. If that is correct, set the job back: leasehold rewind '{lease}' --why '...'",
         until = slot_text(until),
         now = slot_text(Slot(now)),
     )
