@@ -200,9 +200,9 @@ async fn deliver_one(
             let is_last = is_final || item.tried >= item.attempts.most;
             let again = if is_last { "; it is given up" } else { "; it will be retried" };
             let (id, name, channel) = (&notice.id, notice.name(), channel.as_str());
-            let (lease, queue) = Named::in_notice(&notice).fields();
+            let (lease, about) = Named::in_notice(&notice).fields();
             tracing::warn!(
-                lease, queue, notification = %id, channel, %error,
+                lease, queue = about, notification = %id, channel, %error,
                 "notification {id} about `{name}` was not delivered to channel `{channel}`{again}: {error}"
             );
             queue
