@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 pub fn a_running_proxy_follows() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let store = Store::open(&format!("sqlite:{}/leases.db", folder.path().display()));
+    let store = Store::open_in(folder.path());
     let upstream = Upstream::start();
-    let proxy = Proxied::start(&store.url, &upstream.url(), "api");
+    let proxy = Proxied::start(&store, &upstream.url(), "api");
     proxy.wait_active();
     let (old, new) = (store.transfer(&"job".parse().unwrap()), store.transfer(&"other".parse().unwrap()));
     assert_eq!(proxy.write(&old, "/write").unwrap().status, 200);
@@ -40,7 +40,7 @@ pub fn a_running_proxy_follows() {
     let log: Vec<String> = upstream.applied().iter().map(crate::upstream::Applied::author).collect();
     assert_eq!(log, [author(&old), author(&old), author(&new)]);
     // So is it by a proxy that starts afterwards.
-    let next = Proxied::start(&store.url, &upstream.url(), "api");
+    let next = Proxied::start(&store, &upstream.url(), "api");
     drop(proxy);
     next.wait_active();
     assert_eq!(next.write(&old, "/write").unwrap().status, 403);
