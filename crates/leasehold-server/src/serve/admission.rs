@@ -151,11 +151,15 @@ impl Admission {
     /// How urgent a request by this route is, as far as its sender has shown: who often asks for what it does not hold is no
     /// longer believed.
     pub fn urgency(&self, route: &str, account: &Account) -> Urgency {
-        self.urgency_at(route, account, SystemClock.now())
+        Claimed::of(route).map_or(Urgency::Other, |claimed| self.urgency_of(claimed, account))
     }
 
-    fn urgency_at(&self, route: &str, account: &Account, now: Moment) -> Urgency {
-        let Some(claimed) = Claimed::of(route) else { return Urgency::Other };
+    /// The same of a request that claims this.
+    pub fn urgency_of(&self, claimed: Claimed, account: &Account) -> Urgency {
+        self.urgency_at(claimed, account, SystemClock.now())
+    }
+
+    fn urgency_at(&self, claimed: Claimed, account: &Account, now: Moment) -> Urgency {
         let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let is_believed =
             all.get_mut(account).is_none_or(|rates| rates.unfounded(claimed).saturating_since(now) <= AHEAD);
@@ -284,6 +288,7 @@ mod tests {
 
     #[test]
     fn routes_of_holders_are_recognized_by_their_last_word() {
+        assert_eq!(Claimed::of("/v1/ns/{namespace}/records/recall"), Some(Claimed::ToRead));
         assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/renew"), Urgency::Holder);
         assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/acquire"), Urgency::Other);
         assert_eq!(Urgency::of("/v1/ns/{namespace}/renew/{name}"), Urgency::Other);
@@ -343,12 +348,10 @@ mod tests {
     fn whoever_often_claims_what_it_does_not_hold_is_no_longer_served_as_a_holder() {
         let limits = Limits { rate: 100, ..Limits::default() };
         let (admission, start) = (Admission::new(&limits), Moment::from_nanos(1_000_000_000));
-        let (read, renew) = ("/v1/ns/{namespace}/records/recall", "/v1/ns/{namespace}/leases/{name}/renew");
         let one = |key: &str| Account::Key(key.parse().unwrap());
-        for (one, route, other, claimed) in
-            [(one("bbbbbbbb"), read, renew, Claimed::ToRead), (one("cccccccc"), renew, read, Claimed::ToChange)]
-        {
-            let urgency = |account: &Account, at| admission.urgency_at(route, account, at);
+        let (read, change) = (Claimed::ToRead, Claimed::ToChange);
+        for (one, claimed, other) in [(one("bbbbbbbb"), read, change), (one("cccccccc"), change, read)] {
+            let urgency = |account: &Account, at| admission.urgency_at(claimed, account, at);
             for _ in 0..11 {
                 assert_eq!(urgency(&one, start), Urgency::Holder);
                 admission.count_unfounded_at(&one, claimed, start);

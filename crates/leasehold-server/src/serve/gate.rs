@@ -71,7 +71,7 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
 
 /// The same for what is answered from memory, if the store of its namespace is open: it has no body and takes no permit, so that
 /// nobody waits for one to learn what its key is for, and it is counted with what holders ask. If the store has to be opened, it
-/// is a request like any other.
+/// takes a permit, of a holder at first: it may be the first request of one. Whoever opens many is served like everybody else.
 pub async fn light(State(site): State<Site>, request: Request, next: Next) -> Response {
     let caller = match authenticate(&site, request.headers()).await {
         Ok(caller) => caller,
@@ -95,9 +95,14 @@ async fn pass_light(
     let named = In::from_request_parts(&mut parts, site).await.ok();
     // Who names none, or may not enter it, is refused before anything is opened.
     let is_light = named.is_none_or(|In(namespace)| caller.enters(&namespace).is_err() || site.is_open(&namespace));
-    let urgency = if is_light { Urgency::Holder } else { Urgency::Other };
-    site.admission().count(caller.account(), urgency)?;
-    let permit = if is_light { None } else { Some(site.admission().admit(urgency).await?) };
+    let (admission, account) = (site.admission(), caller.account());
+    let urgency = if is_light { Urgency::Holder } else { admission.urgency_of(Claimed::ToRead, account) };
+    admission.count(account, urgency)?;
+    let mut permit = None;
+    if !is_light {
+        admission.count_unfounded(account, Claimed::ToRead);
+        permit = Some(admission.admit(urgency).await?);
+    }
     parts.extensions.insert(caller);
     Ok((Request::from_parts(parts, body), permit))
 }
