@@ -9,7 +9,7 @@ use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, FENCED_KEPT, FencedWrite, HolderId, LeaseName, Outcome, Slot, Timestamp,
 };
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
-use leasehold_work::presence::{Announced, Presence, Role, heard};
+use leasehold_work::presence::{Announced, Presence, Role, processes};
 use leasehold_work::schedule::{Definitions, ENTRIES_KEPT, Fate, FileRevision, Job, JobVerbs, Note, Publisher, RunEnd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,10 +97,10 @@ async fn process(leases: &Coordinator) -> Result<()> {
     std::mem::forget(Announced::start(leases.store().clone(), own));
     // It says so after a second.
     for _ in 0..600 {
-        if !heard(leases.store().as_ref(), 10).await?.processes.is_empty() {
+        if !processes(leases.store().as_ref(), 10).await?.processes.is_empty() {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    bail!("nobody was heard of within 30 s")
+    bail!("nobody reported within 30 s")
 }

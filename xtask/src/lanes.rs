@@ -14,12 +14,13 @@ use std::process::Command;
 const ASIDE: [&[&str]; 2] = [&["data", "git", "model", "openapi", "torture"], &["fleet", "situations"]];
 
 /// The command's tests that also run with a server in front of their store: whoever holds, works and writes through guards.
-const SERVED: [&str; 10] =
-    ["data", "disaster", "mcp_gate", "processes", "proxy", "push", "queue", "queue_operators", "run", "tokens"];
+const SERVED: [&str; 11] =
+    ["data", "disaster", "http", "mcp_gate", "processes", "proxy", "push", "queue", "queue_operators", "run", "tokens"];
 /// Of these, what needs the store's own file or URL, or names who gave an order, which a server signs with the key's label.
-const NOT_SERVED: [&str; 10] = [
+const NOT_SERVED: [&str; 11] = [
     "a_gate_remembers_though_its_store_was_restored",
     "a_rolled_back_store_is_distinguished_and_healed",
+    "a_rolled_back_store_is_told_apart",
     "a_store_that_was_lost_is_distinguished_from_a_stale_token_and_can_be_healed_once",
     "a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clock",
     "a_store_that_went_back_is_distinguished",

@@ -8,17 +8,17 @@ use common::{Home, On, Running, eventually, signal};
 use leasehold_work::presence::{self, Presence, Role};
 
 /// Who is on record in a namespace of this home's store.
-fn heard(home: &Home, namespace: &str) -> Vec<Presence> {
+fn processes(home: &Home, namespace: &str) -> Vec<Presence> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url: leasehold_stores::StoreUrl = home.store.parse().unwrap();
     runtime.block_on(async {
         let store = leasehold_stores::open(&url.in_namespace(namespace.parse().unwrap())).await.unwrap();
-        presence::heard(store.as_ref(), 100).await.unwrap().processes
+        presence::processes(store.as_ref(), 100).await.unwrap().processes
     })
 }
 
 fn workers(home: &Home) -> Vec<i32> {
-    heard(home, "default").iter().map(|found| found.pid as i32).collect()
+    processes(home, "default").iter().map(|found| found.pid as i32).collect()
 }
 
 fn worker(home: &Home, more: &[&str]) -> Running {
@@ -38,7 +38,7 @@ fn a_worker_is_on_record_until_it_ends_and_a_killed_one_stays() {
             found.sort_unstable();
             found == expected
         });
-        let found = heard(&home, "default").remove(0);
+        let found = processes(&home, "default").remove(0);
         assert_eq!((found.role, found.queue.as_deref()), (Role::Worker, Some("mail")));
         assert_eq!(found.version, env!("CARGO_PKG_VERSION"));
         let killed = lanes.pid();
@@ -57,10 +57,10 @@ fn a_worker_that_ends_at_once_and_other_verbs_leave_nothing() {
     home.done(&["run", "job", "--", "true"]).expect(0);
     home.done(&["work", "mail", "--until-idle", "--", "true"]).expect(0);
     home.done(&["ls"]).expect(0);
-    assert!(heard(&home, "default").is_empty());
+    assert!(processes(&home, "default").is_empty());
     let mut long = home.start(&["run", "job", "--", "sleep", "2"]);
     eventually("it is over", || {
-        assert!(heard(&home, "default").is_empty());
+        assert!(processes(&home, "default").is_empty());
         long.is_over()
     });
 }
@@ -72,10 +72,10 @@ fn a_scheduler_is_on_record() {
         .unwrap();
     let scheduler = home.start(&["schedule", "run"]);
     eventually("it is on record", || workers(&home) == [scheduler.pid()]);
-    assert_eq!(heard(&home, "default")[0].role, Role::Scheduler);
+    assert_eq!(processes(&home, "default")[0].role, Role::Scheduler);
     signal(scheduler.pid(), "TERM");
     scheduler.end().expect(0);
-    assert!(heard(&home, "default").is_empty());
+    assert!(processes(&home, "default").is_empty());
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_worker_with_a_key_is_on_record_with_that_key_until_it_ends() {
         found.sort_unstable();
         found == expected
     });
-    let found = heard(&beside, "default").remove(0);
+    let found = processes(&beside, "default").remove(0);
     let via = found.via.unwrap();
     assert_eq!((via.label.as_str(), found.queue.as_deref()), ("test", Some("mail")));
     let keys = beside.done(&["key", "ls", "--json"]).expect(0).stdout;

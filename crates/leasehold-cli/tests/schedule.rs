@@ -307,7 +307,7 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     home.done(&["schedule", "trigger", "daily"]).expect(0);
     let words = home.words("ran");
     assert_eq!((words[1].as_str(), words[2].as_str()), (format!("daily@{}", words[0]).as_str(), "daily"));
-    assert!(home.show("daily")["slot"].is_null(), "a trigger takes no regular slot's place");
+    assert!(home.show("daily")["slot"].is_null(), "a trigger uses up no regular slot");
 
     // A date is the midnight in the job's own zone.
     let dates = home.done(&["schedule", "next", "daily", "-n", "1", "--from", "2026-07-01", "--json"]).expect(0).stdout;

@@ -171,16 +171,16 @@ impl Value {
 /// Names a record that its sender holds, and by which claim. Such a read is served before others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recall {
+pub struct HeldRecord {
     /// The record, of a lease or an item.
     pub record: Record,
     /// The tenure or claim that the caller says it has.
     pub claim: Claim,
 }
 
-/// The answer to a [`Recall`].
+/// The answer to a read of a [`HeldRecord`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recalled {
+pub struct HeldReading {
     /// The record; none if it says that the claim is not in force. Then it can be read as by anybody else.
     pub held: Option<Reading>,
 }

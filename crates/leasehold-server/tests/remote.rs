@@ -20,7 +20,7 @@ use leasehold_core::{
 use leasehold_guards::stored::{FenceDocument, FenceRecord};
 use leasehold_server::serve::TlsFiles;
 use leasehold_stores::sqlite::SqliteStore;
-use leasehold_work::presence::{Presence, Role, heard};
+use leasehold_work::presence::{Presence, Role, processes};
 use leasehold_work::queue::{Claimer, FollowUp, NewItem, Payload, Queue, State};
 use leasehold_work::schedule::{CatchUp, Definitions, Journals, RunDefinition, Timing};
 use serde_json::json;
@@ -696,17 +696,17 @@ async fn a_client_puts_itself_on_record_and_nobody_else() {
     let mine = site.store(&site.key("mine", "work").await).await;
     let other = site.store(&site.key("mine", "work").await).await;
     let mut own = process(Role::Worker, "box", Some("mine"));
-    (own.1.heard, own.1.since) = (Timestamp::from_millis(1 << 50), Timestamp::from_millis(1 << 50));
+    (own.1.reported, own.1.since) = (Timestamp::from_millis(1 << 50), Timestamp::from_millis(1 << 50));
     assert!(matches!(report(&mine, None, &own).await.unwrap(), Swap::Done { .. }));
-    let stored = heard(site.behind.as_ref(), 10).await.unwrap();
+    let stored = processes(site.behind.as_ref(), 10).await.unwrap();
     let found = &stored.processes[0];
-    assert!(found.since <= stored.now && found.heard <= stored.now && found.via.is_some(), "{found:?}");
+    assert!(found.since <= stored.now && found.reported <= stored.now && found.via.is_some(), "{found:?}");
     // Its own alone is seen, and written.
     let seen = mine.read(&own.0).await.unwrap().value.unwrap();
     assert_eq!(
         (
-            heard(mine.as_ref(), 10).await.unwrap().processes.len(),
-            heard(other.as_ref(), 10).await.unwrap().processes.len()
+            processes(mine.as_ref(), 10).await.unwrap().processes.len(),
+            processes(other.as_ref(), 10).await.unwrap().processes.len()
         ),
         (1, 0)
     );
@@ -734,7 +734,7 @@ async fn a_client_puts_itself_on_record_and_nobody_else() {
         assert!(!error.is_retryable(), "{process:?}: {error}");
     }
     assert!(matches!(mine.write(&erase).await.unwrap(), Swap::Done { .. }));
-    assert!(heard(site.behind.as_ref(), 10).await.unwrap().processes.is_empty());
+    assert!(processes(site.behind.as_ref(), 10).await.unwrap().processes.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,7 +80,8 @@ pub struct Presence {
     /// When it first reported, by the store's clock.
     pub since: Timestamp,
     /// When it last reported, by the store's clock.
-    pub heard: Timestamp,
+    #[serde(rename = "heard")]
+    pub reported: Timestamp,
     /// Identifies the process, even if its id is reused.
     nonce: Nonce,
 }
@@ -97,18 +98,18 @@ impl Presence {
             queue,
             via: None,
             since: never,
-            heard: never,
+            reported: never,
             nonce: Nonce::random(),
         }
     }
 
     /// Whether it should have reported since.
     pub fn is_silent(&self, now: Timestamp) -> bool {
-        now.saturating_since(self.heard) >= SILENT
+        now.saturating_since(self.reported) >= SILENT
     }
 
     fn is_over(&self, now: Timestamp) -> bool {
-        now.saturating_since(self.heard) >= SHOWN
+        now.saturating_since(self.reported) >= SHOWN
     }
 
     fn record_key(&self, number: usize) -> Result<Key> {
@@ -121,7 +122,7 @@ impl Presence {
 
 /// The processes that reported within the last day.
 #[derive(Debug)]
-pub struct Heard {
+pub struct Processes {
     /// In the order of their roles and hosts.
     pub processes: Vec<Presence>,
     /// Whether there may be more.
@@ -131,11 +132,11 @@ pub struct Heard {
 }
 
 /// Reads at most `limit` records. Records that cannot be read are left out.
-pub async fn heard(store: &dyn Store, limit: usize) -> Result<Heard> {
+pub async fn processes(store: &dyn Store, limit: usize) -> Result<Processes> {
     let page = store.list(Shelf::Presence, Range::new(None, limit)).await?;
     let decode = |(name, value): &(LeaseName, _)| read(name, value);
     let found = page.entries.iter().filter_map(decode);
-    Ok(Heard { processes: found.filter(|it| !it.is_over(page.now)).collect(), more: page.more, now: page.now })
+    Ok(Processes { processes: found.filter(|it| !it.is_over(page.now)).collect(), more: page.more, now: page.now })
 }
 
 /// What a client of a server reports under this key, as the server records it: with its key, at the store's time, and of bounded
@@ -153,7 +154,7 @@ pub fn reported(bytes: &[u8], key: &Key, via: Via, now: Timestamp) -> Result<Pre
         return Err(Error::new(Kind::Invalid, what));
     }
     let since = if own.since.as_millis() == 0 { now } else { own.since.min(now) };
-    Ok(Presence { via: Some(via), since, heard: now, ..own })
+    Ok(Presence { via: Some(via), since, reported: now, ..own })
 }
 
 impl Presence {
@@ -292,7 +293,7 @@ impl Announcer {
 
     /// Writes the record; false if another process has written there meanwhile.
     async fn put(&mut self, key: &Key, expected: Option<&Revision>, now: Timestamp) -> Result<bool> {
-        self.own.heard = now;
+        self.own.reported = now;
         let bytes = self.own.encode()?;
         // Nobody waits for it.
         let change = Change { notify: false, verb: Verb::Document, ..Change::put(key, expected, &bytes) };
@@ -333,8 +334,8 @@ mod tests {
     }
 
     async fn pids(store: &Arc<MemoryStore>) -> Vec<(u32, bool)> {
-        let heard = heard(store.as_ref(), 100).await.unwrap();
-        heard.processes.iter().map(|it| (it.pid, it.is_silent(heard.now))).collect()
+        let found = processes(store.as_ref(), 100).await.unwrap();
+        found.processes.iter().map(|it| (it.pid, it.is_silent(found.now))).collect()
     }
 
     #[tokio::test]
@@ -347,11 +348,11 @@ mod tests {
             process.tell().await.unwrap();
         }
         assert_eq!(pids(&store).await, [(1, false), (2, false), (3, false)]);
-        let since = heard(store.as_ref(), 1).await.unwrap().processes[0].since;
+        let since = processes(store.as_ref(), 1).await.unwrap().processes[0].since;
         clock.advance(EVERY);
         one.tell().await.unwrap();
-        let found = heard(store.as_ref(), 1).await.unwrap();
-        assert_eq!((found.processes[0].since, found.processes[0].heard, found.more), (since, found.now, true));
+        let found = processes(store.as_ref(), 1).await.unwrap();
+        assert_eq!((found.processes[0].since, found.processes[0].reported, found.more), (since, found.now, true));
         one.end().await;
         assert_eq!(pids(&store).await, [(2, false), (3, false)]);
     }
@@ -406,7 +407,7 @@ mod tests {
         while pids(&store).await.is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let found = heard(store.as_ref(), 10).await.unwrap().processes.remove(0);
+        let found = processes(store.as_ref(), 10).await.unwrap().processes.remove(0);
         assert_eq!((found.queue.as_deref(), found.pid), (Some("mail"), leasehold_system::host::pid()));
         announced.end().await;
         assert!(pids(&store).await.is_empty());

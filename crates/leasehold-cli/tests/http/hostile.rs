@@ -177,9 +177,9 @@ fn sizes(token: &str) -> Vec<Case> {
 
 pub fn all() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let store = Store::open(&format!("sqlite:{}/leases.db", folder.path().display()));
+    let store = Store::open_in(folder.path());
     let upstream = Upstream::start();
-    let proxy = Proxied::start(&store.url, &upstream.url(), "api");
+    let proxy = Proxied::start(&store, &upstream.url(), "api");
     proxy.wait_active();
     let lease: LeaseName = "job".parse().unwrap();
     let token = store.transfer(&lease);

@@ -21,8 +21,10 @@ fn main() {
         _ => {}
     }
     let only = args.first().filter(|arg| !arg.starts_with('-'));
+    let is_skipped = |name: &str| args.windows(2).any(|pair| pair[0] == "--skip" && name.contains(pair[1].as_str()));
+    let _server = rig::serve_if_asked();
     let play = |name: &str, test: fn()| {
-        if only.is_some_and(|only| !name.contains(only.as_str())) {
+        if only.is_some_and(|only| !name.contains(only.as_str())) || is_skipped(name) {
             return;
         }
         let begun = std::time::Duration::from_nanos(leasehold_system::clock::now().as_nanos());

@@ -23,9 +23,9 @@ struct Tally {
 
 fn race(kind: &str, rounds: u64) -> Tally {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let store = Store::open(&format!("sqlite:{}/leases.db", folder.path().display()));
+    let store = Store::open_in(folder.path());
     let upstream = Upstream::start();
-    let proxy = Proxied::start_as(kind, &store.url, &upstream.url(), "api");
+    let proxy = Proxied::start_as(kind, &store, &upstream.url(), "api");
     proxy.wait_active();
     let lease: LeaseName = "job".parse().unwrap();
     let mut zombie = Zombie::start(proxy.address);

@@ -11,26 +11,80 @@ use leasehold_testbed::Process;
 use rustix::process::{Signal, getpid, kill_process};
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tempfile::TempDir;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const DRAIN: Duration = Duration::from_millis(20);
 
 pub struct Store {
-    pub url: String,
+    url: String,
+    /// Where its proxies, which are all on this machine, keep what they remember.
+    state: PathBuf,
     runtime: tokio::runtime::Runtime,
     pub leases: Coordinator,
 }
 
+/// The server of all tests of this run, if they are to have one: its URL, with a key for every namespace, and that of its store.
+static SERVER: OnceLock<(String, String)> = OnceLock::new();
+
+/// A server, for as long as this is held, if `LEASEHOLD_TEST_ON=served`: then each store is a namespace of it.
+pub fn serve_if_asked() -> Option<(Process, TempDir)> {
+    match std::env::var("LEASEHOLD_TEST_ON") {
+        Err(_) => return None,
+        Ok(word) => assert_eq!(word, "served", "LEASEHOLD_TEST_ON={word}: use served"),
+    }
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = format!("sqlite:{}/leases.db", folder.path().display());
+    let leasehold = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        command.args(args).env_clear().env("HOME", folder.path()).env("LEASEHOLD_STORE", &store).stderr(Stdio::null());
+        command
+    };
+    let create = ["key", "create", "--label", "test", "--allow", "read,hold,work,operate", "--namespace", "*"];
+    let key = leasehold(&create).output().unwrap();
+    assert!(key.status.success());
+    let key = String::from_utf8(key.stdout).unwrap();
+    // The tests ask more than one key may: their rate is not what they are about.
+    let server = Process::start(&mut leasehold(&["serve", "--listen", "127.0.0.1:0", "--max-rate", "100000"]));
+    let said = server.line();
+    let address = said.trim().rsplit("//").next().unwrap().split('/').next().unwrap().to_owned();
+    SERVER.set((format!("leasehold+http://:{}@{address}", key.trim()), store.clone())).unwrap();
+    Some((server, folder))
+}
+
+/// The namespace of a test's folder.
+fn namespace(folder: &Path) -> String {
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
 impl Store {
-    pub fn open(url: &str) -> Self {
+    /// A store in this folder, or in a namespace of the server that has the folder's name.
+    pub fn open_in(folder: &Path) -> Self {
+        match SERVER.get() {
+            None => Self::open(format!("sqlite:{}/leases.db", folder.display()), folder),
+            Some((server, _)) => Self::open(format!("{server}/{}", namespace(folder)), folder),
+        }
+    }
+
+    /// The same without the server, for what can only be done where the store is.
+    pub fn open_itself_in(folder: &Path) -> Self {
+        match SERVER.get() {
+            None => Self::open_in(folder),
+            Some((_, store)) => Self::open(format!("{store}?namespace={}", namespace(folder)), folder),
+        }
+    }
+
+    fn open(url: String, folder: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let leases =
-            runtime.block_on(async { Coordinator::new(open(&StoreUrl::parse_in(None, url).unwrap()).await.unwrap()) });
-        Store { url: url.to_owned(), runtime, leases }
+            runtime.block_on(async { Coordinator::new(open(&StoreUrl::parse_in(None, &url).unwrap()).await.unwrap()) });
+        Store { url, state: folder.join("state"), runtime, leases }
     }
 
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
@@ -76,12 +130,13 @@ impl Deref for Proxied {
 }
 
 impl Proxied {
-    pub fn start(store: &str, upstream: &str, resource: &str) -> Self {
+    pub fn start(store: &Store, upstream: &str, resource: &str) -> Self {
         Self::start_as("proxy", store, upstream, resource)
     }
 
-    pub fn start_as(kind: &str, store: &str, upstream: &str, resource: &str) -> Self {
-        let process = Process::start(&mut Process::of_this_test([kind, store, upstream, resource]));
+    pub fn start_as(kind: &str, store: &Store, upstream: &str, resource: &str) -> Self {
+        let state = store.state.to_str().unwrap();
+        let process = Process::start(&mut Process::of_this_test([kind, &store.url, upstream, resource, state]));
         let address = process.line().parse().unwrap();
         Proxied { process, address }
     }
@@ -144,9 +199,7 @@ pub fn eventually(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-pub fn settings(store: &str, upstream: &str, resource: &str) -> Settings {
-    // Beside the store: all proxies of it are on one machine.
-    let state = Path::new(store.split_once(':').unwrap().1).parent().unwrap().join("state");
+fn settings(upstream: &str, resource: &str, state: &str) -> Settings {
     Settings {
         resource: resource.parse().unwrap(),
         upstream: upstream.parse().unwrap(),
@@ -162,13 +215,13 @@ pub fn settings(store: &str, upstream: &str, resource: &str) -> Settings {
         },
         ttl: "1s".parse().unwrap(),
         label: None,
-        state: Some(state),
+        state: Some(state.into()),
     }
 }
 
 /// The proxy process: the library's proxy, with a step at which it stops.
 pub fn proxy_main(args: &[String]) {
-    let [store, upstream, resource] = args else { panic!("three arguments") };
+    let [store, upstream, resource, state] = args else { panic!("four arguments") };
     let armed = Arc::new(AtomicUsize::new(0));
     let orders = armed.clone();
     std::thread::spawn(move || {
@@ -196,7 +249,7 @@ pub fn proxy_main(args: &[String]) {
         let say = Arc::new(|text: &str| eprintln!("proxy: {text}"));
         let tokens = Arc::new(leases.clone());
         let proxy =
-            Proxy::new(settings(store, upstream, resource), leases, tokens, Observed::by(observer), say).unwrap();
+            Proxy::new(settings(upstream, resource, state), leases, tokens, Observed::by(observer), say).unwrap();
         let (_stop, stopped) = tokio::sync::watch::channel(false);
         proxy.serve(listener, stopped).await.unwrap();
     });

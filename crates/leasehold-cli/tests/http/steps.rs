@@ -50,11 +50,11 @@ pub fn every_case() {
 fn case(step: ProxyStep, fault: Fault, transfer: Transfer) {
     let what = format!("{step:?}/{fault:?}/{transfer:?}");
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let store = Store::open(&format!("sqlite:{}/leases.db", folder.path().display()));
+    let store = Store::open_in(folder.path());
     let upstream = Upstream::start();
-    let mut struck = Proxied::start(&store.url, &upstream.url(), "api");
+    let mut struck = Proxied::start(&store, &upstream.url(), "api");
     struck.wait_active();
-    let other = Proxied::start(&store.url, &upstream.url(), "api");
+    let other = Proxied::start(&store, &upstream.url(), "api");
     let lease: LeaseName = "job".parse().unwrap();
     let old = store.transfer(&lease);
     // With the transfer before, the fence stands at the old epoch, so that its next request passes; the fence's own
@@ -119,9 +119,9 @@ fn check(what: &str, upstream: &Upstream, old: &Token, new: &Token, may_repeat: 
 pub fn a_rolled_back_store() {
     for (kind, caught) in [("proxy", true), ("naive", false)] {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let store = Store::open(&format!("sqlite:{}/leases.db", folder.path().display()));
+        let store = Store::open_in(folder.path());
         let upstream = Upstream::start();
-        let proxy = Proxied::start_as(kind, &store.url, &upstream.url(), "api");
+        let proxy = Proxied::start_as(kind, &store, &upstream.url(), "api");
         proxy.wait_active();
         let lease: LeaseName = "job".parse().unwrap();
         let key = Key::new(Shelf::Lease, &lease);

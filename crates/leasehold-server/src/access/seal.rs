@@ -1,7 +1,9 @@
-//! What servers hide from clients with a secret that all of them share: places in listings, and the keys in cookies.
+//! What servers hide from clients with a secret that all of them share: where listings continue, what was counted for an order, and
+//! the keys in cookies.
 //!
 //! A cursor holds the name that a listing continues after, which may be one that its bearer is not to know. It counts in that
-//! listing alone.
+//! listing alone. A confirmation says what a server has counted, so that an order acts on that and on nothing that its bearer made
+//! up. It counts for that order alone.
 //!
 //! The cookie of a session is the key itself, encrypted (AES-256-GCM) with a secret that lies beside the keys in the servers' own namespace,
 //! made by the first server that needs it. So:
@@ -30,8 +32,9 @@ use tokio::sync::OnceCell;
 pub const LASTS: Duration = Duration::from_secs(12 * 3600);
 /// What a sealed key is for, so that it is no other sealed thing.
 const PURPOSE: &[u8] = b"leasehold page session 1";
-/// The same of a place in a listing.
+/// The same of where a listing continues, and of what was counted.
 const CURSOR: &[u8] = b"leasehold cursor 1";
+const CONFIRMATION: &[u8] = b"leasehold confirmation 1";
 const RECORD: &str = "page/seal";
 const KIND: &str = "page-seal";
 const SECRET: usize = 32;
@@ -110,12 +113,22 @@ impl Seal {
     /// Just after this name of this listing, as a client carries it: the name may be one that it is not to know. `listing` tells
     /// it from all others: what is listed, and where.
     pub fn cursor(&self, listing: &[&str], after: &LeaseName) -> Result<String> {
-        self.sealed(&of_listing(listing), after.as_str().into())
+        self.sealed(&purpose(CURSOR, listing), after.as_str().into())
     }
 
     /// The name that a cursor of this listing is just after.
     pub fn after(&self, listing: &[&str], cursor: &str) -> Option<LeaseName> {
-        LeaseName::new(String::from_utf8(self.opened(&of_listing(listing), cursor)?).ok()?).ok()
+        LeaseName::new(String::from_utf8(self.opened(&purpose(CURSOR, listing), cursor)?).ok()?).ok()
+    }
+
+    /// What was counted for this order, as a client carries it. `order` tells it from all others: what is to be done, and where.
+    pub fn confirmation(&self, order: &[&str], counted: Vec<u8>) -> Result<String> {
+        self.sealed(&purpose(CONFIRMATION, order), counted)
+    }
+
+    /// What was counted for this order, if a server has sealed it.
+    pub fn counted(&self, order: &[&str], confirmation: &str) -> Option<Vec<u8>> {
+        self.opened(&purpose(CONFIRMATION, order), confirmation)
     }
 
     /// The cookie for a key. `now` is the time of the keys' store, here and in [`Self::open`]: servers' own clocks differ.
@@ -147,9 +160,9 @@ impl Seal {
     }
 }
 
-/// What a cursor of this listing is for. No two listings have the same: each word comes with its length.
-fn of_listing(words: &[&str]) -> Vec<u8> {
-    let mut purpose = CURSOR.to_vec();
+/// What something of this kind is for. No two listings or orders have the same: each word comes with its length.
+fn purpose(kind: &[u8], words: &[&str]) -> Vec<u8> {
+    let mut purpose = kind.to_vec();
     for word in words {
         purpose.extend((word.len() as u64).to_be_bytes());
         purpose.extend(word.as_bytes());
@@ -219,6 +232,21 @@ mod tests {
         for wrong in ["", "!", "dGVhbS1hL3JlcG9ydHM", &cursor[1..]] {
             assert_eq!(seal.after(&listing, wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_confirmation_counts_for_the_order_that_it_was_counted_for() {
+        let seal = Seal::of(&random()).unwrap();
+        let order = ["team", "mail", "purge"];
+        let confirmation = seal.confirmation(&order, b"counted".to_vec()).unwrap();
+        assert_eq!(seal.counted(&order, &confirmation).as_deref(), Some(&b"counted"[..]));
+        assert_eq!(Seal::of(&random()).unwrap().counted(&order, &confirmation), None);
+        for other in [["other", "mail", "purge"], ["team", "other", "purge"], ["team", "mail", "retry"]] {
+            assert_eq!(seal.counted(&other, &confirmation), None, "{other:?}");
+        }
+        assert_eq!(seal.counted(&order, &BASE64_URL_SAFE_NO_PAD.encode("counted")), None);
+        assert_eq!(seal.after(&order, &confirmation), None);
+        assert_eq!(seal.counted(&order, &seal.cursor(&order, &LeaseName::new("x").unwrap()).unwrap()), None);
     }
 
     #[test]

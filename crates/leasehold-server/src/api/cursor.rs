@@ -19,7 +19,7 @@ pub async fn read(site: &Site, listing: &[&str], cursor: Option<&str>) -> Result
 
 /// The refusal of a cursor, whatever is wrong with it.
 pub fn unknown() -> Problem {
-    Problem::invalid("the cursor is none that this listing gave; begin without one").with("field", "cursor")
+    Problem::invalid("this cursor is not from this listing; start again without a cursor").with("field", "cursor")
 }
 
 /// What every name begins with that is like a pattern.
@@ -51,6 +51,12 @@ impl Beginnings {
     /// Of the names that a key is for.
     pub fn of(scope: &Scope) -> Self {
         Beginnings(scope.names.iter().map(|pattern| prefix(&pattern.to_string()).to_owned()).collect())
+    }
+
+    /// Of all names.
+    #[cfg(test)]
+    pub fn everything() -> Self {
+        Beginnings(vec![String::new()])
     }
 
     /// Of those among them that also begin with this.

@@ -4,15 +4,17 @@
 //! start none: see [`super::trigger`].
 
 use super::asked::Asked;
+use super::cursor::{self, Beginnings};
 use super::leases::operate::{Decided, Ordered, pause_lease, resume_lease};
-use super::leases::state;
-use super::reading::{Params, field, limit, read};
+use super::leases::{Damaged, state};
+use super::reading::{Params, field, limit, optional, read};
 use super::trigger::RequestView;
 use super::values::{Mark, SlotState, Time, millis};
+use super::walk::{Steps, Walk};
 use crate::access::Verb;
 use crate::serve::{Json, Problem, Site};
 use axum::body::Bytes;
-use leasehold_core::{Epoch, Inspection, LeaseName, LeaseVerbs, NamePattern};
+use leasehold_core::{Coordinator, Epoch, Error, Inspection, Kind, LeaseName, LeaseVerbs, NamePattern};
 use leasehold_work::output::{self, Ring, RunOutput};
 use leasehold_work::schedule::requests::{Requested, RunRequests};
 use leasehold_work::schedule::{Definition, Definitions, Entry, Journals};
@@ -21,8 +23,9 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// How many jobs a listing has at most; each takes a read of its own.
-const MAX_JOBS: usize = 500;
+/// How many definitions one request reads at a time, and how often. Each job that is shown takes a read of its lease besides.
+const PAGE: usize = 250;
+const READS: usize = 20;
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new()
@@ -36,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
         .routes(routes!(super::trigger::trigger))
 }
 
-/// A job.
+/// A job, and the state of its lease.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct JobView {
     /// Its name, which is that of its lease.
@@ -46,7 +49,7 @@ pub struct JobView {
     /// The same, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     words: Option<String>,
-    /// The next slot.
+    /// The next slot that is due; none if its schedule has no more.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<Time>,
     /// How long after a slot's start it is late.
@@ -105,36 +108,95 @@ impl JobView {
 pub struct Wanted {
     /// Only names like this: `*` stands for any characters, `?` for one.
     name: Option<String>,
+    /// At most so many, 1 to 250; usually 100.
+    #[param(minimum = 1, maximum = 250)]
+    limit: Option<u32>,
+    /// Where an earlier listing stopped: its `next`.
+    cursor: Option<String>,
 }
 
-/// Jobs, in the order of their names.
+/// A page of jobs, in the order of their names.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Jobs {
     jobs: Vec<JobView>,
-    /// Whether there are more than 500: narrow it by `name`.
-    more: bool,
+    /// Jobs whose definition or lease cannot be read, by name: they hide nothing else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damaged: Vec<Damaged>,
+    /// There may be more: give this as `cursor`. A page that was read to its bound may be short, or empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
     /// The store's time.
     now: Time,
 }
 
 /// The jobs that schedulers have published.
 #[utoipa::path(get, path = "/v1/ns/{namespace}/jobs", tag = "jobs", params(Wanted),
-    responses((status = 200, description = "The jobs.", body = Jobs)))]
+    responses((status = 200, description = "A page of jobs.", body = Jobs)))]
 pub async fn list(asked: Asked, Params(wanted): Params<Wanted>) -> Result<Json<Jobs>, Problem> {
     asked.lists()?;
-    let pattern = super::reading::optional("name", wanted.name, |name| name.parse::<NamePattern>())?;
+    let pattern = optional("name", wanted.name, |name| name.parse::<NamePattern>())?;
+    let most = limit(wanted.limit, 100, PAGE)?;
+    let own = ["jobs", asked.namespace.as_str()];
+    let after = cursor::read(&asked.site, &own, wanted.cursor.as_deref()).await?;
     let coordinator = asked.coordinator().await?;
+    let (found, next) = definitions(&asked, &coordinator, pattern.as_ref(), after.as_ref(), most).await?;
     let (requests, now) = RunRequests::new(coordinator.clone()).all().await?;
-    let mut found = Definitions::new(coordinator.clone()).all().await?;
-    let is_wanted = |name: &str| pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
-    found.retain(|(name, _)| is_wanted(name.as_str()) && asked.caller.sees(&asked.namespace, name.as_str()));
-    let more = found.len() > MAX_JOBS;
-    let mut jobs = Vec::new();
-    for (name, definition) in found.into_iter().take(MAX_JOBS) {
-        let lease = coordinator.inspect(&name).await?;
-        jobs.push(JobView::new(&name, definition, &lease, &requests));
+    let (mut jobs, mut damaged) = (Vec::new(), Vec::new());
+    for (name, definition) in found {
+        let read = match definition {
+            Ok(definition) => coordinator.inspect(&name).await.map(|lease| (definition, lease)),
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok((definition, lease)) => jobs.push(JobView::new(&name, definition, &lease, &requests)),
+            // The others are listed all the same.
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported) => {
+                damaged.push(Damaged { name: name.to_string(), why: error.to_string() });
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(Json(Jobs { jobs, more, now: now.into() }))
+    let next = cursor::after(&asked.site, &own, next.as_ref()).await?;
+    Ok(Json(Jobs { jobs, damaged, next, now: now.into() }))
+}
+
+/// A job with its definition, or why that cannot be read.
+type NamedDefinition = (LeaseName, Result<Definition, Error>);
+
+/// The published jobs like this that the caller may see, and where to go on.
+async fn definitions(
+    asked: &Asked,
+    coordinator: &Coordinator,
+    pattern: Option<&NamePattern>,
+    after: Option<&LeaseName>,
+    most: usize,
+) -> Result<(Vec<NamedDefinition>, Option<LeaseName>), Problem> {
+    let text = pattern.map(ToString::to_string).unwrap_or_default();
+    let reach = Beginnings::of(asked.caller.scope()).within(cursor::prefix(&text));
+    let definitions = Definitions::new(coordinator.clone());
+    let is_shown =
+        |name: &str| pattern.is_none_or(|pattern| pattern.matches(name)) && asked.caller.sees(&asked.namespace, name);
+    let mut walk = Walk::new(reach, after, Steps { first: PAGE, further: PAGE, most: READS });
+    let mut found: Vec<NamedDefinition> = Vec::new();
+    while found.len() < most
+        && let Some((at, step)) = walk.step()
+    {
+        let (page, next) = definitions.page(at.as_ref(), step).await?;
+        let mut shown = page.into_iter().filter(|(name, _)| is_shown(name.as_str())).peekable();
+        while found.len() < most
+            && let Some((name, definition)) = shown.next()
+        {
+            walk.pass(&name);
+            found.push((name, definition));
+        }
+        let is_full = found.len() == most;
+        // Records of jobs that were retired are not among those of the page.
+        if let Some(next) = next.as_ref().filter(|_| !is_full) {
+            walk.pass(next);
+        }
+        walk.end(next.is_some() || shown.peek().is_some());
+    }
+    Ok((found, walk.next()))
 }
 
 /// A job that a scheduler has published, and the latest request for a run of it.
@@ -149,7 +211,7 @@ pub async fn one(asked: Asked) -> Result<Json<OneJob>, Problem> {
     Ok(Json(OneJob { job: JobView::new(&name, definition, &lease, &requests), now: lease.now.into() }))
 }
 
-/// One job.
+/// One job, whoever published it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneJob {
     job: JobView,
@@ -162,7 +224,7 @@ async fn definition(asked: &Asked, name: &LeaseName) -> Result<Definition, Probl
     found.ok_or_else(|| Problem::not_found(format!("no scheduler has published a job `{name}`")))
 }
 
-/// How many.
+/// How many slots are wanted.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -183,7 +245,7 @@ pub struct Coming {
 /// A slot to come.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ComingSlot {
-    /// Its instant.
+    /// When it is due, by the job's schedule.
     slot: Time,
     /// When it starts: its instant, and the job's own jitter.
     starts: Time,
@@ -216,21 +278,21 @@ pub struct RunView {
     /// Of several, the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<Time>,
-    /// How many.
+    /// How many slots this is about: 1, unless they were passed over together.
     count: u64,
     /// `running`, `succeeded`, `failed`, `lost`, `not_started`, `skipped_overlap`, `dropped_too_old`, `dropped_coalesced`,
     /// `dropped_clock_ahead`, `paused` or `died`.
     fate: &'static str,
     /// When it began, or was written down.
     at: Time,
-    /// The machine.
+    /// The machine that ran it, or that passed it over.
     host: String,
     /// The epoch that it was run under.
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
     /// How often it was begun.
     attempts: u32,
-    /// Its exit code.
+    /// The exit code of its command, 128 and the number for a signal; none if it has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<u8>,
     /// How long it ran.
@@ -280,7 +342,7 @@ pub async fn runs(asked: Asked) -> Result<Json<Runs>, Problem> {
     Ok(Json(Runs { runs, forgotten_to: journal.forgotten_to.map(Time::from), now: now.into() }))
 }
 
-/// Which run's output.
+/// Which runs' output is wanted.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -303,16 +365,16 @@ pub struct LogView {
     slot: Option<Time>,
     /// The machine that it ran on.
     host: String,
-    /// When it ended.
+    /// When it ended, by the store's clock.
     at: Time,
-    /// Its exit code.
+    /// The exit code of its command, 128 and the number for a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<u8>,
     /// How much it printed in all.
     bytes: u64,
     /// Whether there was more than the tail.
     cut: bool,
-    /// The last lines.
+    /// The last lines, as the command printed them.
     tail: String,
 }
 

@@ -39,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
 /// A key, all but its text.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KeyView {
-    /// Its public name.
+    /// What `ls`, histories and logs call it. It is no secret.
     id: String,
     /// What people call it.
     label: String,
@@ -51,9 +51,9 @@ pub struct KeyView {
     names: Vec<String>,
     /// `read`, `hold`, `work`, `operate`, `admin`, as far as it does.
     allows: Vec<&'static str>,
-    /// Who made it.
+    /// Who made it: a key's label and id, or what `key create` was told.
     created_by: String,
-    /// When.
+    /// When it was made, by the store's clock.
     created: Time,
     /// From when on it counts no more.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ pub struct KeyView {
     /// When it was last used, to the minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     used: Option<Time>,
-    /// Who ended it.
+    /// Who revoked it; none if nobody did.
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked: Option<Mark>,
     /// The key whose place it takes.
@@ -78,7 +78,7 @@ pub struct KeyView {
 /// The token that a key was exchanged for.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KeyOrigin {
-    /// Its issuer.
+    /// The `iss` of the token that it was made for.
     issuer: String,
     /// Whom it was about.
     subject: String,
@@ -114,12 +114,12 @@ impl KeyView {
     }
 }
 
-/// A new key.
+/// A new key, with its secret.
 #[derive(Serialize, ToSchema)]
 pub struct MadeKey {
     /// The key itself. It cannot be shown again.
     key: String,
-    /// What it is.
+    /// What it is for, and when it ends.
     #[serde(flatten)]
     view: KeyView,
 }
@@ -219,11 +219,11 @@ pub async fn create(State(site): State<Site>, caller: Caller, body: Bytes) -> Re
     Ok(MadeKey::answer(keys.create(wanted).await?))
 }
 
-/// More than nothing, or for ever.
+/// Longer than 0; none is for ever.
 fn lasting(text: Option<String>) -> Result<Option<Duration>, Problem> {
     match duration("lasts", text, LONGEST)? {
         Some(Duration::ZERO) => {
-            Err(Problem::invalid("field `lasts`: more than nothing, such as 30d").with("field", "lasts"))
+            Err(Problem::invalid("field `lasts`: must be longer than 0, such as 30d").with("field", "lasts"))
         }
         lasts => Ok(lasts),
     }

@@ -20,6 +20,7 @@ pub(crate) mod reading;
 pub(crate) mod tally;
 pub(crate) mod trigger;
 pub(crate) mod values;
+pub(crate) mod walk;
 
 pub use document::document;
 

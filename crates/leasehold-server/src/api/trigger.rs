@@ -28,11 +28,11 @@ pub struct RequestView {
     /// `waiting`; `taken_up` by a scheduler; `overtaken`, if the lease moved on before that; `expired`, if nobody took it up in its
     /// time; or `no_longer_known`.
     state: &'static str,
-    /// Who asked.
+    /// Who asked for it: the key's label and id, or what the command was told.
     by: String,
-    /// Why.
+    /// The reason that they gave.
     why: String,
-    /// Since when.
+    /// When it was asked for, by the store's clock.
     at: Time,
     /// Until when it can be taken up.
     until: Time,
@@ -46,12 +46,12 @@ pub struct RequestView {
 /// The run that was requested.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RequestedRun {
-    /// Its epoch.
+    /// The epoch that it runs under.
     epoch: u64,
     /// The machine of the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
-    /// When it began.
+    /// When it began, by the store's clock.
     at: Time,
     /// How it ended, once it has.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ impl RequestView {
     }
 }
 
-/// Asks the schedulers to run a job now, under its lease and as a slot of its own. It takes no regular slot.
+/// Asks the schedulers to run a job now, under its lease and as a slot of its own. It does not use up a regular slot.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/jobs/{name}/trigger", tag = "jobs", request_body = Decided,
     responses((status = 202, description = "A scheduler that has the job is asked.", body = RequestView)))]
 pub async fn trigger(asked: Asked, body: Bytes) -> Result<(StatusCode, Json<RequestView>), Problem> {

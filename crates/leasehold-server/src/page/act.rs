@@ -26,11 +26,11 @@ const HAND_OFF: &str = "5m";
 /// A form for one order.
 #[derive(Debug, Clone)]
 pub struct OrderForm {
-    /// What is sent.
+    /// The order, as the form sends it: `revoke`, `hand-off` and so on.
     pub word: &'static str,
     /// What its button says.
     pub label: &'static str,
-    /// What it does.
+    /// What the order does, in a sentence for people.
     pub explain: &'static str,
     /// Whether somebody loses something by it.
     pub is_grave: bool,
@@ -51,7 +51,7 @@ pub struct OrderForm {
 /// A field of a form.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// Its name.
+    /// The name that the form sends it under.
     pub name: &'static str,
     /// What it says beside it.
     pub label: &'static str,
@@ -61,7 +61,7 @@ pub struct Field {
 
 /// What came of an order that was given on a page, for that page to show.
 pub struct Given<'a> {
-    /// In words.
+    /// What came of it, or what is wrong with it, in words.
     pub told: Option<Notice>,
     /// How the page is answered.
     pub status: StatusCode,
@@ -172,7 +172,8 @@ pub fn job_orders(record: &Ownership, now: Timestamp, can_be_asked_for: bool) ->
     // First what is always there, so that it stays in its place.
     let mut orders = pause_orders(record);
     if can_be_asked_for && is_free && record.relocation.is_none() {
-        let explain = "Asks the schedulers to run it now. It takes no regular slot, and one of them runs it once.";
+        let explain =
+            "Asks the schedulers to run it now. It does not use up a regular slot, and one of them runs it once.";
         orders.push(OrderForm::new("trigger", "Run now", record.epoch.get(), explain));
     }
     orders

@@ -3,6 +3,7 @@
 //! A read is a call that the store answers once: one record, or one page of a listing. Every number is a bound for any content:
 //! a namespace of a million leases costs a page no more than one of a hundred.
 
+use crate::api::walk::Steps;
 use std::time::Duration;
 
 /// How many leases a page shows.
@@ -13,6 +14,10 @@ pub const SEARCH_STEP: usize = 250;
 pub const SEARCH_STEPS: usize = 4;
 /// How many steps it takes among the names that begin with what was typed.
 pub const BEGIN_STEPS: usize = 2;
+/// How a page goes through a listing of which it shows so many at first.
+pub const fn search(first: usize, most: usize) -> Steps {
+    Steps { first, further: SEARCH_STEP, most }
+}
 /// Reads of the leases' page: the steps of a search, and those among the names that begin with what was typed.
 pub const LEASES_READS: u64 = (SEARCH_STEPS + BEGIN_STEPS) as u64;
 /// How many epochs of a lease's history are shown.
@@ -45,7 +50,7 @@ pub const RECENT_READS: u64 = super::throughput::LOOKS;
 pub const QUEUES_READS: u64 = SEARCH_STEPS as u64 + QUEUES as u64 * (PARTS * COUNT_READS + 1 + RECENT_READS);
 /// How many items a page of a queue looks at, at once and in all.
 pub const ITEMS_STEP: usize = 250;
-/// How often.
+/// How often it looks at so many.
 pub const ITEMS_STEPS: usize = 4;
 /// Reads of one queue's page.
 pub const QUEUE_READS: u64 = PARTS * COUNT_READS + 1 + ITEMS_STEPS as u64 + RECENT_READS;

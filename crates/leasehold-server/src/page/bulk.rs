@@ -1,8 +1,8 @@
 //! Orders about many dead letters of one reason: they are counted and shown first, then these and no others are acted on.
 //!
 //! Promise: the form names each item with the epoch that it was counted at. Newcomers are not in it; what has changed since is
-//! left as it is, and counted. An order that has begun goes on though its browser leaves, and the log has the beginning and the end
-//! of each purge. Non-promise: one order is not one step. What was done before the store failed stays done.
+//! left as it is, and counted. An order that has begun continues after its browser disconnects, and the log has the beginning and
+//! the end of each purge. Non-promise: one order is not one step. What was done before the store failed stays done.
 
 use super::budget::BULK;
 use super::form::{Fields, in_query};
@@ -27,9 +27,9 @@ use std::collections::HashMap;
 /// What is done to many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BulkOrder {
-    /// Put back in line.
+    /// Put back in line, with all their attempts.
     Retry,
-    /// Removed.
+    /// Removed for good, with payload and history.
     Purge,
 }
 
@@ -171,7 +171,7 @@ struct Acted {
 /// Acts on what was counted.
 pub async fn act(
     visit: Visit,
-    place: Waiter,
+    permit: Waiter,
     Path(path): Path<HashMap<String, String>>,
     body: Bytes,
 ) -> Result<Response, Problem> {
@@ -188,10 +188,10 @@ pub async fn act(
     let of = items.len() as u64;
     let queue = Queue::new(visit.coordinator.store().clone(), name.clone());
     let work = Work { queue, order, items, who: visit.who(), key: visit.caller.key.clone(), why };
-    // To its end, whether or not the browser still waits. It keeps its place among the requests under way for as long.
+    // To its end, whether or not the browser still waits. It keeps its permit among the requests under way for as long.
     let working = tokio::spawn(async move {
         let ended = work.carry_out().await;
-        drop(place);
+        drop(permit);
         ended
     });
     let (acted, trouble) = working.await.map_err(|_| {

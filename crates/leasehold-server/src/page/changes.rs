@@ -4,15 +4,16 @@
 //! number of records. Every few seconds it hints anyway: what lies beyond that number changes too. What the page that has a stream
 //! is about ([`Subject`]) is looked at more closely, by one task for all streams that are about it.
 //!
-//! Promise: hints only. They may be late, doubled or missing; a page that hears one reads for itself, as often as
-//! [`FLOOR`] allows.
+//! Promise: hints only. They may be late, doubled or missing; a page that gets one reads for itself, as often as
+//! [`FLOOR`] allows. These tasks read as those who wait do, so they keep nobody else from the store, and the streams of one account
+//! cause [`MAX_SUBJECTS`] of them at most: any further stream gets the hints of its namespace alone.
 
 use super::Shared;
 use super::budget::WATCHED;
 use super::form::Fields;
 use super::subject::{About, Subject};
 use super::visit::Visit;
-use crate::access::Verb;
+use crate::access::{Account, Verb};
 use crate::serve::{Problem, Waiter, Waiting};
 use axum::Extension;
 use axum::extract::RawQuery;
@@ -40,13 +41,66 @@ pub const LOOK: Duration = Duration::from_secs(1);
 const ANYWAY: u32 = 15;
 /// So that proxies see that the stream lives.
 const ALIVE: Duration = Duration::from_secs(15);
+/// How many different things the streams of one account are about at once, of those that are looked at more closely.
+const MAX_SUBJECTS: usize = 64;
 
-/// A namespace, or a single thing in one, and its number of hints.
-type ByTopic = HashMap<(Namespace, Option<About>), watch::Receiver<u64>>;
+/// A namespace, or a single thing in one.
+type Topic = (Namespace, Option<About>);
+/// Each with its number of hints.
+type ByTopic = HashMap<Topic, watch::Receiver<u64>>;
+/// How many streams of each account are about each thing.
+type ByAccount = HashMap<Account, HashMap<Topic, usize>>;
 
 /// The number of hints so far, for each namespace that somebody watches, and for each single thing in one.
 #[derive(Debug, Default)]
-pub struct Pulses(Mutex<ByTopic>);
+pub struct Pulses {
+    topics: Mutex<ByTopic>,
+    followed: Arc<Mutex<ByAccount>>,
+}
+
+/// Hints of one thing, for one stream.
+#[derive(Debug)]
+struct Followed {
+    hints: watch::Receiver<u64>,
+    _share: Share,
+}
+
+/// That a stream of this account is about this thing.
+#[derive(Debug)]
+struct Share {
+    all: Arc<Mutex<ByAccount>>,
+    account: Account,
+    topic: Topic,
+}
+
+impl Share {
+    /// None if the streams of the account are about too many other things.
+    fn take(all: &Arc<Mutex<ByAccount>>, account: &Account, topic: &Topic) -> Option<Self> {
+        let mut accounts = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = accounts.entry(account.clone()).or_default();
+        if own.len() >= MAX_SUBJECTS && !own.contains_key(topic) {
+            return None;
+        }
+        *own.entry(topic.clone()).or_default() += 1;
+        Some(Share { all: all.clone(), account: account.clone(), topic: topic.clone() })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut accounts = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(own) = accounts.get_mut(&self.account) else { return };
+        if let Some(streams) = own.get_mut(&self.topic) {
+            *streams -= 1;
+            if *streams == 0 {
+                own.remove(&self.topic);
+            }
+        }
+        if own.is_empty() {
+            accounts.remove(&self.account);
+        }
+    }
+}
 
 impl Pulses {
     /// Hints of this namespace. The first to ask starts the task that looks.
@@ -56,26 +110,30 @@ impl Pulses {
         })
     }
 
-    /// Hints of this one thing, however many streams are about it.
-    async fn follow_one(&self, namespace: &Namespace, store: &Arc<dyn Store>, about: About) -> watch::Receiver<u64> {
-        let key = (namespace.clone(), Some(about.clone()));
-        let running = self.all().get(&key).filter(|pulse| pulse.has_changed().is_ok()).cloned();
-        if let Some(mut pulse) = running {
-            pulse.mark_unchanged();
-            return pulse;
+    /// Hints of this one thing, however many streams are about it. None if the account has streams about too many others.
+    async fn follow_one(
+        &self,
+        account: &Account,
+        namespace: &Namespace,
+        store: &Arc<dyn Store>,
+        about: About,
+    ) -> Option<Followed> {
+        let topic = (namespace.clone(), Some(about.clone()));
+        let share = Share::take(&self.followed, account, &topic)?;
+        let running = self.all().get(&topic).filter(|pulse| pulse.has_changed().is_ok()).cloned();
+        if let Some(mut hints) = running {
+            hints.mark_unchanged();
+            return Some(Followed { hints, _share: share });
         }
         // As it is before the stream begins. Whoever was faster has started the task meanwhile.
         let subject = Subject::new(store.clone(), about).await;
-        self.get_or_start(key, |hints| {
+        let hints = self.get_or_start(topic, |hints| {
             tokio::spawn(look_at_one(subject, hints));
-        })
+        });
+        Some(Followed { hints, _share: share })
     }
 
-    fn get_or_start(
-        &self,
-        key: (Namespace, Option<About>),
-        start: impl FnOnce(watch::Sender<u64>),
-    ) -> watch::Receiver<u64> {
+    fn get_or_start(&self, key: Topic, start: impl FnOnce(watch::Sender<u64>)) -> watch::Receiver<u64> {
         let mut all = self.all();
         // A task that has ended has dropped its side.
         all.retain(|_, pulse| pulse.has_changed().is_ok());
@@ -85,13 +143,13 @@ impl Pulses {
             pulse
         });
         let mut pulse = pulse.clone();
-        // What changed before is on the page already.
+        // Later subscribers do not get changes that their page already shows.
         pulse.mark_unchanged();
         pulse
     }
 
     fn all(&self) -> MutexGuard<'_, ByTopic> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,7 +191,7 @@ async fn digest(coordinator: &Coordinator) -> Option<u64> {
     Some(hasher.finish())
 }
 
-/// The stream.
+/// The stream of hints of one browser. Whoever may not read here is refused.
 pub async fn stream(
     visit: Visit,
     waiter: Waiter,
@@ -143,14 +201,19 @@ pub async fn stream(
     if !visit.caller.scope().verbs.has(Verb::Read) {
         visit.caller.may(Verb::Read, &visit.namespace, None)?;
     }
-    let pulse = shared.pulses.follow(&visit.namespace, &visit.coordinator);
+    // Whoever looks again and again waits.
+    let coordinator = visit.coordinator_of_waiter().await?;
+    let pulse = shared.pulses.follow(&visit.namespace, &coordinator);
     let about = match Fields::of_query(query.as_deref()).get("about") {
         // A page that cannot be read shows why by itself.
         Some(path) => About::of(&visit, path).ok().flatten(),
         None => None,
     };
     let subject = match about {
-        Some(about) => Some(shared.pulses.follow_one(&visit.namespace, visit.coordinator.store(), about).await),
+        Some(about) => {
+            let account = visit.caller.account();
+            shared.pulses.follow_one(account, &visit.namespace, coordinator.store(), about).await
+        }
         None => None,
     };
     let events = hints(waiter.begin()?, pulse, subject);
@@ -164,7 +227,7 @@ pub async fn stream(
 fn hints(
     waiting: Waiting,
     pulse: watch::Receiver<u64>,
-    subject: Option<watch::Receiver<u64>>,
+    subject: Option<Followed>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let floor = u64::try_from(FLOOR.as_millis()).unwrap_or(u64::MAX);
     // The first event says how often a page may be read, and how soon to come back when the stream breaks.
@@ -186,9 +249,9 @@ fn hints(
     })
 }
 
-async fn changed(subject: Option<&mut watch::Receiver<u64>>) -> Result<(), watch::error::RecvError> {
+async fn changed(subject: Option<&mut Followed>) -> Result<(), watch::error::RecvError> {
     match subject {
-        Some(subject) => subject.changed().await,
+        Some(subject) => subject.hints.changed().await,
         None => std::future::pending().await,
     }
 }
@@ -202,20 +265,54 @@ mod tests {
     async fn streams_about_the_same_thing_share_one_look() {
         let (pulses, namespace) = (Pulses::default(), Namespace::default());
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let (ada, bob) = (account("aaaaaaaa"), account("bbbbbbbb"));
+        let follow = async |account: &Account, namespace: &Namespace, about: About| {
+            pulses.follow_one(account, namespace, &store, about).await.unwrap().hints
+        };
         let mail = || About::Line("mail".parse().unwrap());
-        let first = pulses.follow_one(&namespace, &store, mail()).await;
-        let mut second = pulses.follow_one(&namespace, &store, mail()).await;
+        let first = follow(&ada, &namespace, mail()).await;
+        let mut second = follow(&bob, &namespace, mail()).await;
         assert!(first.same_channel(&second));
         let other = About::Records(vec![Key::new(Shelf::Lease, &"mail".parse().unwrap())]);
-        let third = pulses.follow_one(&namespace, &store, other).await;
+        let third = follow(&ada, &namespace, other).await;
         assert!(!first.same_channel(&third));
         let elsewhere: Namespace = "elsewhere".parse().unwrap();
-        assert!(!first.same_channel(&pulses.follow_one(&elsewhere, &store, mail()).await));
+        assert!(!first.same_channel(&follow(&ada, &elsewhere, mail()).await));
         let position: leasehold_core::LeaseName = "mail/4/000000000000001/k.a/1".parse().unwrap();
         store.swap(&Key::new(Shelf::Line, &position), None, b"x").await.unwrap();
         second.changed().await.unwrap();
-        // Whoever comes later is not told what the page has seen already.
-        let late = pulses.follow_one(&namespace, &store, mail()).await;
+        // Later subscribers do not get changes that their page already shows.
+        let late = follow(&ada, &namespace, mail()).await;
         assert!(late.same_channel(&second) && !late.has_changed().unwrap());
+    }
+
+    fn account(key: &str) -> Account {
+        Account::Key(key.parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn however_many_streams_an_account_has_they_cause_a_bounded_number_of_looks() {
+        let (pulses, namespace) = (Pulses::default(), Namespace::default());
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let (ada, bob) = (account("aaaaaaaa"), account("bbbbbbbb"));
+        let follow = async |account: &Account, number: usize| {
+            let about = About::Line(format!("q{number}").parse().unwrap());
+            pulses.follow_one(account, &namespace, &store, about).await
+        };
+        let mut streams = Vec::new();
+        for number in 0..200 {
+            streams.extend(follow(&ada, number).await);
+        }
+        assert_eq!((streams.len(), pulses.all().len()), (MAX_SUBJECTS, MAX_SUBJECTS));
+        // About what is looked at anyway there may be more of them, and other accounts have their own.
+        streams.extend(follow(&ada, 0).await);
+        let other = follow(&bob, 199).await;
+        assert_eq!((streams.len(), other.is_some()), (MAX_SUBJECTS + 1, true));
+        streams.pop();
+        assert!(follow(&ada, 198).await.is_none(), "the first stream about it is still there");
+        streams.pop();
+        assert!(follow(&ada, 198).await.is_some());
+        drop((streams, other));
+        assert!(pulses.followed.lock().unwrap().is_empty());
     }
 }

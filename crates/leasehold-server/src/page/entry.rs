@@ -38,7 +38,7 @@ struct ChooseNamespace {
     refused: Option<String>,
 }
 
-/// Whoever is signed in goes on; others are asked for their key.
+/// Signed-in visitors continue; others are asked for their key.
 pub async fn home(
     State(site): State<Site>,
     OriginalUri(original): OriginalUri,
@@ -93,7 +93,7 @@ fn inside(caller: &Caller, frame: Frame, fields: &Fields) -> Response {
     }
 }
 
-/// Whoever has the address of the form alone: the way in is the front page.
+/// A visitor with only the form's address is sent to the front page.
 pub async fn to_home(OriginalUri(original): OriginalUri, inner: Uri) -> Redirect {
     let base = prefix(Some(&original), &inner);
     Redirect::to(if base.is_empty() { "/" } else { &base })
@@ -179,8 +179,8 @@ fn next(fields: &Fields) -> String {
 fn set_cookie(response: &mut Response, name: &str, value: &str, base: &str, more: &str) -> Result<(), Problem> {
     let path = if base.is_empty() { "/" } else { base };
     let text = format!("{name}={value}; Path={path}; HttpOnly; SameSite=Strict{more}");
-    let value =
-        HeaderValue::from_str(&text).map_err(|_| Problem::invalid("the cookie has a character that none may"))?;
+    let value = HeaderValue::from_str(&text)
+        .map_err(|_| Problem::invalid("the cookie contains a character that is not allowed"))?;
     response.headers_mut().append(SET_COOKIE, value);
     Ok(())
 }

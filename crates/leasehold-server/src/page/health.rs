@@ -1,4 +1,4 @@
-//! Health: what the store promises and how fast it answers, and which processes and machines were heard of.
+//! Health: what the store promises and how fast it answers, and which processes and machines have reported.
 
 use super::budget::{MACHINES, PROCESSES, ROUND_TRIPS};
 use super::frame::{self, Frame};
@@ -27,12 +27,12 @@ struct Setting {
     advice: Option<String>,
 }
 
-/// A machine.
+/// What a machine holds and has published, among the records that were looked at.
 #[derive(Default)]
 struct Machine {
     holds: u64,
     publishes: u64,
-    heard: Option<Timestamp>,
+    reported: Option<Timestamp>,
 }
 
 /// The same as a row.
@@ -40,10 +40,10 @@ struct MachineRow {
     host: String,
     holds: String,
     publishes: String,
-    heard: Option<When>,
+    reported: Option<When>,
 }
 
-/// A process that was heard of.
+/// A process that has reported within the last day.
 struct ProcessRow {
     role: &'static str,
     host: String,
@@ -53,7 +53,7 @@ struct ProcessRow {
     key: Option<String>,
     version: String,
     since: When,
-    heard: When,
+    reported: When,
     is_silent: bool,
 }
 
@@ -78,7 +78,7 @@ struct HealthPage {
     is_more: bool,
 }
 
-/// The page.
+/// Answers with the page on health. Without `read` it is refused.
 pub async fn page(visit: Visit, State(site): State<Site>) -> Result<Response, Problem> {
     let store = visit.coordinator.store().clone();
     let late = |_| {
@@ -123,7 +123,7 @@ async fn processes(visit: &Visit, site: &Site) -> leasehold_core::Result<(Vec<Pr
         None => visit.caller.may(Verb::Read, &visit.namespace, None).is_ok(),
     };
     let servers = site.servers(PROCESSES).await?;
-    let here = presence::heard(visit.coordinator.store().as_ref(), PROCESSES).await?;
+    let here = presence::processes(visit.coordinator.store().as_ref(), PROCESSES).await?;
     let servers_row = servers.processes.into_iter().filter(|process| process.role == Role::Server);
     let here_row = here.processes.into_iter().filter(|process| process.role != Role::Server);
     let all = servers_row.map(|process| (process, servers.now)).chain(here_row.map(|process| (process, here.now)));
@@ -139,7 +139,7 @@ fn process_row(process: Presence, now: Timestamp) -> ProcessRow {
         role: process.role.as_str(),
         is_silent: process.is_silent(now),
         since: When::new(process.since, now),
-        heard: When::new(process.heard, now),
+        reported: When::new(process.reported, now),
         host: process.host,
         pid: process.pid,
         queue: process.queue,
@@ -153,7 +153,7 @@ fn row(host: String, machine: &Machine, now: Timestamp) -> MachineRow {
         host,
         holds: thousands(machine.holds),
         publishes: thousands(machine.publishes),
-        heard: machine.heard.map(|at| When::new(at, now)),
+        reported: machine.reported.map(|at| When::new(at, now)),
     }
 }
 
@@ -220,15 +220,15 @@ async fn machines(visit: &Visit) -> Result<(BTreeMap<String, Machine>, usize, bo
         let live = lease.record.live_tenure(lease.now);
         for transfer in lease.record.transfers.iter() {
             let Some(to) = &transfer.to else { continue };
-            let heard = machines.entry(to.host().to_owned()).or_default();
-            heard.heard = heard.heard.max(Some(transfer.at));
+            let machine = machines.entry(to.host().to_owned()).or_default();
+            machine.reported = machine.reported.max(Some(transfer.at));
         }
         if let Some(tenure) = live {
             let machine = machines.entry(tenure.holder.host().to_owned()).or_default();
             machine.holds += 1;
             // It renewed at the latest a TTL before its deadline.
             let renewed = tenure.deadline.as_millis().saturating_sub(ms(tenure.ttl.get()));
-            machine.heard = machine.heard.max(Some(Timestamp::from_millis(renewed)));
+            machine.reported = machine.reported.max(Some(Timestamp::from_millis(renewed)));
         }
     }
     let (jobs, _) = Definitions::new(visit.coordinator.clone()).page(begin.as_ref(), MACHINES).await?;
@@ -236,7 +236,7 @@ async fn machines(visit: &Visit) -> Result<(BTreeMap<String, Machine>, usize, bo
     for definition in seen.filter_map(|(_, definition)| definition.as_ref().ok()) {
         let machine = machines.entry(definition.host.clone()).or_default();
         machine.publishes += 1;
-        machine.heard = machine.heard.max(Some(definition.at));
+        machine.reported = machine.reported.max(Some(definition.at));
     }
     Ok((machines, looked_at, is_more))
 }

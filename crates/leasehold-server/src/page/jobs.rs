@@ -1,12 +1,12 @@
 //! Jobs: when each is due next, in words, and what became of its last slots.
 
-use super::budget::{JOBS, SEARCH_STEPS};
+use super::budget::{self, JOBS, SEARCH_STEPS};
 use super::form::Fields;
 use super::frame::{self, Frame};
 use super::leases::LeaseState;
 use super::times::{When, exact, thousands};
 use super::visit::Visit;
-use super::walk::Walk;
+use crate::api::walk::Walk;
 use crate::serve::Problem;
 use askama::Template;
 use askama::filters::HtmlSafe;
@@ -98,7 +98,7 @@ struct Damaged {
     why: String,
 }
 
-/// A row.
+/// A job whose records can be read, as a row.
 struct Row {
     name: String,
     address: String,
@@ -140,7 +140,7 @@ fn in_a_row(journal: &Journal, newest: &Entry) -> String {
     }
 }
 
-/// The page.
+/// Answers with a page of jobs: those that the visitor may see.
 pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let fields = Fields::of_query(query.as_deref());
     let after = visit.after(&fields).await?;
@@ -169,13 +169,17 @@ pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, P
     Ok(frame::send(StatusCode::OK, &page))
 }
 
-type Found = (LeaseName, leasehold_core::Result<Definition>);
+/// A job with its definition, or why that cannot be read.
+type NamedDefinition = (LeaseName, leasehold_core::Result<Definition>);
 
 /// The published jobs that the visitor may see, and where to go on.
-async fn search(visit: &Visit, after: Option<&LeaseName>) -> Result<(Vec<Found>, Option<LeaseName>), Problem> {
+async fn search(
+    visit: &Visit,
+    after: Option<&LeaseName>,
+) -> Result<(Vec<NamedDefinition>, Option<LeaseName>), Problem> {
     let definitions = Definitions::new(visit.coordinator.clone());
-    let mut walk = Walk::new(visit.reach(), after, JOBS, SEARCH_STEPS);
-    let mut jobs: Vec<Found> = Vec::new();
+    let mut walk = Walk::new(visit.reach(), after, budget::search(JOBS, SEARCH_STEPS));
+    let mut jobs: Vec<NamedDefinition> = Vec::new();
     while let Some((at, step)) = walk.step() {
         let (page, next) = definitions.page(at.as_ref(), step).await?;
         let mut seen = page.into_iter().filter(|(name, _)| visit.sees(name.as_str())).peekable();

@@ -1,12 +1,12 @@
 //! All leases: who holds what, what stalls, what is paused, what was lately lost.
 
-use super::budget::{BEGIN_STEPS, LEASES, SEARCH_STEP, SEARCH_STEPS};
+use super::budget::{self, BEGIN_STEPS, LEASES, SEARCH_STEP, SEARCH_STEPS};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
 use super::times::{When, brief, ms, thousands};
 use super::visit::Visit;
-use super::walk::Walk;
 use crate::api::cursor;
+use crate::api::walk::Walk;
 use crate::serve::Problem;
 use askama::Template;
 use axum::extract::RawQuery;
@@ -23,7 +23,7 @@ const LATELY: Duration = Duration::from_secs(24 * 3600);
 /// The state of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseState {
-    /// Somebody has it.
+    /// Somebody has it, and its deadline has not passed.
     Held,
     /// Somebody has it, reported progress, and has been silent since.
     Stalled,
@@ -35,7 +35,7 @@ pub enum LeaseState {
     Lost,
     /// Lately, an operator took it away, and nobody has it since.
     Revoked,
-    /// Nobody has it.
+    /// Nobody has it: it was released, or never held.
     Free,
     /// It is in another store, or on its way there.
     Moved,
@@ -104,7 +104,7 @@ fn is_shown(filter: &str, Inspection { record, now, .. }: &Inspection) -> bool {
     }
 }
 
-/// A row.
+/// A lease whose record can be read, as a row.
 struct Row {
     name: String,
     address: String,
@@ -175,7 +175,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The page.
+/// Answers with a page of leases: those that the visitor may see and looks for.
 pub async fn page(visit: Visit, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let fields = Fields::of_query(query.as_deref());
     let (text, filter) = (fields.get("q").unwrap_or_default(), fields.get("state").unwrap_or_default());
@@ -232,7 +232,7 @@ async fn search(visit: &Visit, wanted: &Wanted<'_>, after: Option<&LeaseName>) -
         Some(_) => reach.within(cursor::prefix(wanted.text)),
         None if wanted.text.is_empty() || after.is_some() => reach,
         None => {
-            let beginning = Walk::new(reach.within(wanted.text), None, SEARCH_STEP, BEGIN_STEPS);
+            let beginning = Walk::new(reach.within(wanted.text), None, budget::search(SEARCH_STEP, BEGIN_STEPS));
             let is_wanted = |name: &str| name.starts_with(wanted.text);
             look(visit, wanted, beginning, is_wanted, &mut found).await?;
             found.looked_at = 0;
@@ -240,7 +240,7 @@ async fn search(visit: &Visit, wanted: &Wanted<'_>, after: Option<&LeaseName>) -
         }
     };
     let first = if wanted.is_narrow() { SEARCH_STEP } else { LEASES };
-    let walk = Walk::new(reach, after, first, SEARCH_STEPS);
+    let walk = Walk::new(reach, after, budget::search(first, SEARCH_STEPS));
     found.next = look(visit, wanted, walk, |name| wanted.has(name), &mut found).await?;
     Ok(found)
 }

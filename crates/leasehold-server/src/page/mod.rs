@@ -32,7 +32,6 @@ mod throughput;
 mod timeline;
 mod times;
 mod visit;
-mod walk;
 
 pub(crate) use notice::nothing;
 pub(crate) use visit::{by_cookie, from_own_site};

@@ -3,7 +3,7 @@
 //! Non-promise: positions in line are hints, so a number may be off by what is changing.
 
 use super::Shared;
-use super::budget::{BULK, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, QUEUES, RECENT_STEP, SEARCH_STEPS};
+use super::budget::{self, BULK, FIRST_STEP, ITEMS_STEP, ITEMS_STEPS, QUEUES, RECENT_STEP, SEARCH_STEPS};
 use super::bulk::{self, BulkOrder};
 use super::counts::{Counting, Counts};
 use super::form::{Fields, in_query};
@@ -12,7 +12,7 @@ use super::lease::Notice;
 use super::throughput::{Throughput, Words};
 use super::times::{When, thousands};
 use super::visit::Visit;
-use super::walk::Walk;
+use crate::api::walk::Walk;
 use crate::serve::Problem;
 use askama::Template;
 use axum::Extension;
@@ -49,7 +49,7 @@ struct QueuesPage {
     next: Option<String>,
 }
 
-/// All queues.
+/// Answers with a page of queues: those that the visitor may see.
 pub async fn all(
     visit: Visit,
     Extension(shared): Extension<Arc<Shared>>,
@@ -88,7 +88,7 @@ async fn names(
     visit: &Visit,
     after: Option<&LeaseName>,
 ) -> leasehold_core::Result<(Vec<QueueName>, Option<LeaseName>, Timestamp)> {
-    let mut walk = Walk::new(visit.reach(), after, QUEUES, SEARCH_STEPS);
+    let mut walk = Walk::new(visit.reach(), after, budget::search(QUEUES, SEARCH_STEPS));
     let (mut names, mut now) = (Vec::new(), Timestamp::from_millis(leasehold_system::clock::wall_ms()));
     while let Some((at, step)) = walk.step() {
         let page = visit.coordinator.store().list(Shelf::Queue, Range::new(at.as_ref(), step)).await?;
@@ -220,7 +220,7 @@ pub fn queue_in(path: &HashMap<String, String>) -> Result<QueueName, Problem> {
     Ok(path.get("queue").map(String::as_str).unwrap_or_default().parse()?)
 }
 
-/// One queue.
+/// Answers with the page of one queue, if the visitor may see it.
 pub async fn one(
     visit: Visit,
     Extension(shared): Extension<Arc<Shared>>,

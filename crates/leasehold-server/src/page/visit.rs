@@ -152,9 +152,9 @@ pub async fn frame_around(site: &Site, session: &str, base: String, path: &str) 
 pub struct Visit {
     /// Whose key it is.
     pub caller: Caller,
-    /// The namespace.
+    /// The namespace in the path, which the key is for.
     pub namespace: Namespace,
-    /// The store.
+    /// The store of that namespace, for what is done within the request.
     pub coordinator: Coordinator,
     /// What the page has around it.
     pub frame: Frame,
@@ -181,6 +181,11 @@ impl Visit {
     /// Whether a name of a listing is shown.
     pub fn sees(&self, name: &str) -> bool {
         self.caller.sees(&self.namespace, name)
+    }
+
+    /// The store, as those who wait have it: for a task that outlives the request.
+    pub async fn coordinator_of_waiter(&self) -> Result<Coordinator, Problem> {
+        Ok(self.site.coordinator_of_waiter(&self.namespace).await?)
     }
 
     /// Whether the caller may give orders about this name.

@@ -4,7 +4,7 @@ use super::rules::{Needs, Subject, item_of, name_of};
 use super::{Body, fence, presence};
 use crate::access::{Caller, Denied};
 use crate::early;
-use crate::serve::{In, Json, Problem, Site};
+use crate::serve::{Claimed, In, Json, Problem, Site};
 use axum::extract::State;
 use leasehold_core::item::protocol::Request as ItemRequest;
 use leasehold_core::lease::protocol::{Order, Request as LeaseRequest, RunRequest};
@@ -31,10 +31,16 @@ pub(super) async fn hold(
     if !asked.verb.needs_a_claim() {
         return Err(Problem::invalid("only what holders ask for goes here; send it to `records/change`"));
     }
-    change(site, namespace, caller, Body(asked)).await
+    let (State(server), bearer) = (site.clone(), caller.clone());
+    let answer = change(site, namespace, caller, Body(asked)).await?;
+    if answer.0.done.is_none() {
+        // A holder mostly knows the version of what it holds.
+        server.claimed_nothing(&bearer, Claimed::ToChange);
+    }
+    Ok(answer)
 }
 
-/// Any change.
+/// Any change that a client may ask for, by its key.
 pub(super) async fn change(
     State(site): State<Site>,
     In(namespace): In,
@@ -219,7 +225,7 @@ impl Carrier<'_> {
         if key.shelf == Shelf::Output {
             let lease = about.ok_or_else(|| Problem::invalid("a record of output says whose it is"))?;
             self.takes_part(&lease)?;
-            self.has_place(key, &lease).await?;
+            self.may_be_at(key, &lease).await?;
             self.replaces_its_own(key, &lease).await?;
         }
         Ok(Some(self.coordinator.store().document(key, expected, text.as_bytes()).await?))
@@ -235,8 +241,8 @@ impl Carrier<'_> {
         Err(denied.err().unwrap_or(Denied::Missing).into())
     }
 
-    /// Refuses a place for output that is not this lease's, or queue's, own.
-    async fn has_place(&self, key: &Key, lease: &LeaseName) -> Result<(), Problem> {
+    /// Refuses a key for output that is not this lease's, or queue's, own.
+    async fn may_be_at(&self, key: &Key, lease: &LeaseName) -> Result<(), Problem> {
         let is_own = match Subject::of(key) {
             Subject::Lineage(folder) => {
                 let lineage = self.coordinator.inspect(lease).await?.record.lineage;
@@ -251,7 +257,7 @@ impl Carrier<'_> {
     /// Refuses to replace what is kept of another lease's runs, or of another queue's: a lineage alone says not whose they are.
     async fn replaces_its_own(&self, key: &Key, lease: &LeaseName) -> Result<(), Problem> {
         let Some(found) = self.coordinator.store().read(key).await?.value else { return Ok(()) };
-        // What cannot be read is nobody's, and makes room.
+        // An unreadable record belongs to nobody, and may be replaced.
         let kept = output::subject(&found.bytes, key.name.as_str()).ok().flatten();
         if kept.is_none_or(|kept| name_of(&kept) == name_of(lease) && kept.folder() == lease.folder()) {
             return Ok(());

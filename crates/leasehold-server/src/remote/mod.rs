@@ -16,7 +16,7 @@ mod tended;
 mod watch;
 
 use crate::access::{Caller, Denied, Verb};
-use crate::serve::{In, Json, Problem, Site};
+use crate::serve::{Claimed, In, Json, Problem, Site};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
@@ -29,7 +29,7 @@ pub(crate) use hide::knows_origin;
 use leasehold_core::item::{Item, ItemName};
 use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
-use leasehold_core::wire::{self, Listing, Page, Reading, Recall, Recalled, Record};
+use leasehold_core::wire::{self, HeldReading, HeldRecord, Listing, Page, Reading, Record};
 use leasehold_core::{Claim, Key, LeaseName, Ownership, Shelf, Timestamp, codec};
 use listing::{Asked, ListedEntries};
 use rules::Subject;
@@ -43,7 +43,7 @@ const MAX_ENTRIES: usize = 1000;
 pub(crate) fn routes() -> Router<Site> {
     Router::new()
         .route("/v1/ns/{namespace}/records/read", post(read))
-        .route("/v1/ns/{namespace}/records/recall", post(recall))
+        .route("/v1/ns/{namespace}/records/recall", post(read_held))
         .route("/v1/ns/{namespace}/records/list", post(list))
         .route("/v1/ns/{namespace}/records/watch", post(watch::watch))
         .route("/v1/ns/{namespace}/records/change", post(change::change))
@@ -108,12 +108,12 @@ async fn read(
 
 /// A read by whoever holds the record, or works on it, as the record itself says: it is served before others. Of anything else its
 /// sender learns nothing here.
-async fn recall(
+async fn read_held(
     State(site): State<Site>,
     In(namespace): In,
     caller: Caller,
-    Body(Recall { record, claim }): Body<Recall>,
-) -> Result<Json<Recalled>, Problem> {
+    Body(HeldRecord { record, claim }): Body<HeldRecord>,
+) -> Result<Json<HeldReading>, Problem> {
     let key = record.key();
     if !matches!(key.shelf, Shelf::Lease | Shelf::Item) {
         return Err(Problem::invalid("only leases and items are held; send it to `records/read`"));
@@ -122,11 +122,11 @@ async fn recall(
     let store = site.coordinator_of_holder(&namespace).await?.store().clone();
     let leasehold_core::store::Reading { value, now } = store.read(&key).await?;
     let Some(value) = value.filter(|value| is_held(&key, value, claim, now)) else {
-        site.asked_in_vain(&caller);
-        return Ok(Json(Recalled { held: None }));
+        site.claimed_nothing(&caller, Claimed::ToRead);
+        return Ok(Json(HeldReading { held: None }));
     };
     let value = hide::shown(&caller, &namespace, &key, value)?.map(|value| wire::Value::of(value, &key)).transpose()?;
-    Ok(Json(Recalled { held: Some(Reading { value, now }) }))
+    Ok(Json(HeldReading { held: Some(Reading { value, now }) }))
 }
 
 /// Whether a claim on a record is in force.
@@ -160,7 +160,8 @@ async fn list(
         && let Some(Subject::Name(queue)) = start.as_ref().map(Subject::of)
         && caller.may(Verb::Work, &namespace, Some(&queue)).is_ok()
     {
-        site.tended().look_after(&namespace, &coordinator, &queue);
+        let patient = site.coordinator_of_waiter(&namespace).await?;
+        site.tended().look_after(caller.account(), &namespace, &patient, &queue).await;
     }
     let limit = limit.min(MAX_ENTRIES);
     let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };

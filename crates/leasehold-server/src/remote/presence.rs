@@ -44,7 +44,7 @@ pub(super) async fn change(
         None => caller.may(Verb::Hold, namespace, None)?,
     }
     if expected.is_none() {
-        has_room(caller, coordinator).await?;
+        check_count(caller, coordinator).await?;
     }
     let bytes = own.encode()?;
     Ok(Some(store.write(&Change { notify: false, ..Change::put(key, expected, &bytes) }).await?))
@@ -55,7 +55,8 @@ pub(super) fn is_own(caller: &Caller, bytes: &[u8], place: &str) -> bool {
     Presence::decode(bytes, place).is_some_and(|presence| presence.is_of(caller.key.as_str()))
 }
 
-async fn has_room(caller: &Caller, coordinator: &Coordinator) -> Result<(), Error> {
+/// Refuses one more if the key, or the namespace, has as many as it may.
+async fn check_count(caller: &Caller, coordinator: &Coordinator) -> Result<(), Error> {
     let page = coordinator.store().list(Shelf::Presence, Range::new(None, MOST)).await?;
     let own = page.entries.iter().filter(|(name, value)| is_own(caller, &value.bytes, name.as_str())).count();
     if own < MOST_OF_A_KEY && page.entries.len() < MOST {

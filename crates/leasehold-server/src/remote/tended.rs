@@ -3,11 +3,13 @@
 //!
 //! Promise: nothing here is needed for a right answer. A remembered record is used only if it has the revision that the client
 //! names, and the store compares that revision again; another server, or this one after a restart, reads the record instead.
-//! Memory is bounded, by number and by size, and what is no longer held is dropped soon after its deadline.
+//! Memory is bounded, by number and by size, and what is no longer held is dropped soon after its deadline. No account can use up
+//! the queues that are looked after: they exist, and each account causes a bounded number of them.
 
+use crate::access::Account;
 use leasehold_core::cell::Snapshot;
 use leasehold_core::clock::Moment;
-use leasehold_core::{Coordinator, Key, LeaseName, Ownership};
+use leasehold_core::{Coordinator, Key, LeaseName, Ownership, Shelf};
 use leasehold_stores::Namespace;
 use leasehold_system::sync::Mutex;
 use leasehold_work::queue::{ItemName, Queue, Sweep};
@@ -23,8 +25,9 @@ const MAX_BYTES: usize = 128 * 1024 * 1024;
 /// About what a record takes, and each of its transfers.
 const RECORD: usize = 1024;
 const TRANSFER: usize = 512;
-/// How many queues are looked after.
+/// How many queues are looked after, and for how many of them one account is the cause.
 const MAX_QUEUES: usize = 1024;
+const MAX_QUEUES_OF_ACCOUNT: usize = 128;
 /// How often a queue's items are looked after, a page at a time.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(2);
 /// For how long after a worker last asked for its items.
@@ -34,7 +37,7 @@ const MAX_SUSPECTS: usize = 1024;
 
 type ByName<T> = HashMap<(Namespace, LeaseName), T>;
 
-/// See the module.
+/// What a server keeps in memory for its clients.
 #[derive(Debug, Default)]
 pub struct Tended {
     leases: Mutex<Remembered>,
@@ -66,7 +69,7 @@ impl Remembered {
         }
     }
 
-    /// Remembers it, if there is room.
+    /// Remembers it, unless that would be too much.
     fn put(&mut self, entry: (Namespace, LeaseName), lease: Lease) {
         self.remove(&entry);
         if self.all.len() < MAX_REMEMBERED && self.bytes + lease.bytes <= MAX_BYTES {
@@ -83,8 +86,10 @@ fn bytes_of(record: &Ownership) -> usize {
 }
 
 /// A queue that is looked after.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Care {
+    /// Whose worker was the first to ask for its items.
+    account: Account,
     /// How many more times.
     left: u32,
     /// Items that a worker came upon in line, and that are finished or gone.
@@ -150,7 +155,7 @@ impl Tended {
     /// Hints about a record that somebody watches through this server.
     pub(super) fn hints(&self, namespace: &Namespace, key: &Key) -> Hinted {
         let mut watched = self.watched.lock();
-        // What nobody watches any more makes room, whenever the map would have to grow.
+        // What nobody watches any more is removed whenever the map would have to grow.
         if watched.len() == watched.capacity() {
             watched.retain(|_, sender| sender.receiver_count() > 0);
         }
@@ -158,21 +163,39 @@ impl Tended {
         Hinted(sender.subscribe())
     }
 
-    /// Looks after a queue for as long as workers ask for its items: they cannot do it, because they have no store.
-    pub(super) fn look_after(&self, namespace: &Namespace, coordinator: &Coordinator, queue: &str) {
+    /// Looks after a queue for as long as workers ask for its items: they cannot do it, because they have no store. One to which
+    /// nothing was ever added needs no care.
+    pub(super) async fn look_after(
+        &self,
+        account: &Account,
+        namespace: &Namespace,
+        coordinator: &Coordinator,
+        queue: &str,
+    ) {
         let (Ok(name), Ok(queue)) = (LeaseName::new(queue), queue.parse()) else { return };
         let entry = (namespace.clone(), name);
-        let mut queues = self.queues.lock();
-        let is_new = !queues.contains_key(&entry);
-        if is_new && queues.len() >= MAX_QUEUES {
+        if let Some(care) = self.queues.lock().get_mut(&entry) {
+            care.left = SWEEPS;
             return;
         }
-        queues.entry(entry.clone()).or_default().left = SWEEPS;
-        drop(queues);
-        if is_new {
+        let record = coordinator.store().read(&Key::new(Shelf::Queue, &entry.1)).await;
+        let is_there = record.is_ok_and(|record| record.value.is_some());
+        if is_there && self.begin(account, &entry) {
             let queue = Queue::with_clock(coordinator.store().clone(), queue, coordinator.clock().clone());
             tokio::spawn(sweep(queue, self.queues.clone(), entry));
         }
+    }
+
+    /// Whether a queue is to be looked after from now on: it was not before, and there are not too many.
+    fn begin(&self, account: &Account, entry: &(Namespace, LeaseName)) -> bool {
+        let mut queues = self.queues.lock();
+        let own = queues.values().filter(|care| care.account == *account).count();
+        if queues.contains_key(entry) || queues.len() >= MAX_QUEUES || own >= MAX_QUEUES_OF_ACCOUNT {
+            return false;
+        }
+        let care = Care { account: account.clone(), left: SWEEPS, suspects: HashSet::new() };
+        queues.insert(entry.clone(), care);
+        true
     }
 
     /// A worker has read an item that is finished or gone: if it came upon it in line, a server died before it could take it out
@@ -240,8 +263,32 @@ mod tests {
         assert_eq!((leases.bytes, leases.all.len()), (0, 0));
     }
 
+    #[tokio::test]
+    async fn no_account_keeps_the_server_from_looking_after_the_queues_of_others() {
+        let (tended, namespace) = (Tended::default(), Namespace::default());
+        let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+        let account = |key: &str| Account::Key(key.parse().unwrap());
+        let (ada, bob) = (account("aaaaaaaa"), account("bbbbbbbb"));
+        for number in 0..2 * MAX_QUEUES {
+            tended.look_after(&ada, &namespace, &leases, &format!("made-up-{number}")).await;
+        }
+        assert_eq!(tended.queues.lock().len(), 0, "nothing was ever added to these");
+        for number in 0..MAX_QUEUES_OF_ACCOUNT + 10 {
+            let name = format!("q{number}");
+            let key = Key::new(Shelf::Queue, &name.parse().unwrap());
+            leases.store().swap(&key, None, b"x").await.unwrap();
+            tended.look_after(&ada, &namespace, &leases, &name).await;
+        }
+        assert_eq!(tended.queues.lock().len(), MAX_QUEUES_OF_ACCOUNT);
+        let last = format!("q{}", MAX_QUEUES_OF_ACCOUNT + 9);
+        tended.look_after(&ada, &namespace, &leases, &last).await;
+        assert_eq!(tended.queues.lock().len(), MAX_QUEUES_OF_ACCOUNT);
+        tended.look_after(&bob, &namespace, &leases, &last).await;
+        assert_eq!(tended.queues.lock().len(), MAX_QUEUES_OF_ACCOUNT + 1);
+    }
+
     #[test]
-    fn no_more_is_remembered_than_there_is_room_for() {
+    fn no_more_is_remembered_than_is_allowed() {
         let mut remembered = Remembered::default();
         let seen = || {
             let anchor =

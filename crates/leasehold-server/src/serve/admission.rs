@@ -1,8 +1,9 @@
 //! How much is taken on at once, and from whom.
 //!
-//! Promise: requests of holders (to renew, release, complete, tell progress) have places of their own, which no others can
-//! take, and a rate of their own, so that a flood of acquisitions makes nobody lose what it holds. Who is turned away is told
-//! when to come back. Non-promise: fairness between keys beyond their rates.
+//! Promise: requests of holders (to renew, release, complete, tell progress) have permits of their own, which no others can
+//! take, and a rate of their own, so that a flood of acquisitions makes nobody lose what it holds. A key that often claims what it
+//! does not hold is served like everybody else, until it has stopped for a second. Who is turned away is told when to come back.
+//! Non-promise: fairness between keys beyond their rates.
 
 use super::problem::Problem;
 use super::settings::Limits;
@@ -16,17 +17,16 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The last segments of routes by which holders keep what they have.
-const HOLDERS: [&str; 9] =
-    [RECALL, "hold", "renew", "release", "progress", "checkpoint", "complete", "fail", "give-back"];
-/// The one by which they read what they hold. Whether they hold it, the record says once it is read.
-const RECALL: &str = "recall";
-/// Of those that found nothing of the kind, so many a second are served as a holder's: one of so many of the key's requests.
-const VAIN_PART: u32 = 10;
-/// How long a request may wait for a place.
+const HOLDERS: [&str; 8] = ["hold", "renew", "release", "progress", "checkpoint", "complete", "fail", "give-back"];
+/// The one by which they read what they hold.
+const HOLDERS_READ: &str = "recall";
+/// The share of a key's rate, one in this many, that may be served as a holder's although the key held nothing.
+const UNFOUNDED_SHARE: u32 = 10;
+/// How long a request may wait for a permit.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same for holders.
 const HOLDER_PATIENCE: Duration = Duration::from_secs(5);
-/// How many may wait for each place.
+/// How many may wait for each permit.
 const WAITING: usize = 4;
 /// Holders may ask this many times as often as others.
 const HOLDER_RATE: u32 = 10;
@@ -40,15 +40,27 @@ const RATES: usize = 10_000;
 pub enum Urgency {
     /// It keeps, or ends in order, what somebody holds.
     Holder,
-    /// Anything else.
+    /// It takes on something new, or looks.
     Other,
 }
 
-impl Urgency {
-    /// How urgent what is asked by this route is.
-    pub fn of(route: &str) -> Self {
-        let last = route.rsplit('/').next().unwrap_or_default();
-        if HOLDERS.contains(&last) { Urgency::Holder } else { Urgency::Other }
+/// What a request claims to hold something for. Whether its sender holds it, the record says once it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// It is to be read.
+    ToRead,
+    /// It is to be kept, reported on, or ended.
+    ToChange,
+}
+
+impl Claimed {
+    /// What a request by this route claims; none if it need not hold anything.
+    pub fn of(route: &str) -> Option<Self> {
+        match route.rsplit('/').next().unwrap_or_default() {
+            HOLDERS_READ => Some(Claimed::ToRead),
+            last if HOLDERS.contains(&last) => Some(Claimed::ToChange),
+            _ => None,
+        }
     }
 }
 
@@ -76,13 +88,22 @@ pub struct Admission {
 struct Rates {
     holder: Moment,
     other: Moment,
-    /// Recalls of what was not held.
-    vain: Moment,
+    /// Requests to read what was not held.
+    unfounded_reads: Moment,
+    /// Requests to change it. They are counted apart: whoever often reads what it lost still keeps what it holds.
+    unfounded_changes: Moment,
 }
 
 impl Rates {
     fn says_something(&self, now: Moment) -> bool {
-        [self.holder, self.other, self.vain].into_iter().any(|due| due > now)
+        [self.holder, self.other, self.unfounded_reads, self.unfounded_changes].into_iter().any(|due| due > now)
+    }
+
+    const fn unfounded(&mut self, claimed: Claimed) -> &mut Moment {
+        match claimed {
+            Claimed::ToRead => &mut self.unfounded_reads,
+            Claimed::ToChange => &mut self.unfounded_changes,
+        }
     }
 }
 
@@ -123,29 +144,32 @@ impl Admission {
     /// How urgent a request by this route is, as far as its sender has shown: who often asks for what it does not hold is no
     /// longer believed.
     pub fn urgency(&self, route: &str, account: &Account) -> Urgency {
-        self.urgency_at(route, account, SystemClock.now())
+        Claimed::of(route).map_or(Urgency::Other, |claimed| self.urgency_of(claimed, account))
     }
 
-    fn urgency_at(&self, route: &str, account: &Account, now: Moment) -> Urgency {
-        if !route.ends_with(RECALL) {
-            return Urgency::of(route);
-        }
-        let all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_believed = all.get(account).is_none_or(|rates| rates.vain.saturating_since(now) <= AHEAD);
-        if is_believed { Urgency::of(route) } else { Urgency::Other }
+    /// The same of a request that claims this.
+    pub fn urgency_of(&self, claimed: Claimed, account: &Account) -> Urgency {
+        self.urgency_at(claimed, account, SystemClock.now())
     }
 
-    /// Counts a request for what its sender does not hold.
-    pub fn count_vain(&self, account: &Account) {
-        self.count_vain_at(account, SystemClock.now());
-    }
-
-    fn count_vain_at(&self, account: &Account, now: Moment) {
+    fn urgency_at(&self, claimed: Claimed, account: &Account, now: Moment) -> Urgency {
         let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        let rates = rates_of(&mut all, account, now);
-        let every = Duration::from_secs(1) / (self.rate / VAIN_PART).max(1);
+        let is_believed =
+            all.get_mut(account).is_none_or(|rates| rates.unfounded(claimed).saturating_since(now) <= AHEAD);
+        if is_believed { Urgency::Holder } else { Urgency::Other }
+    }
+
+    /// Counts a request in which the account claimed to hold something that it does not hold.
+    pub fn count_unfounded(&self, account: &Account, claimed: Claimed) {
+        self.count_unfounded_at(account, claimed, SystemClock.now());
+    }
+
+    fn count_unfounded_at(&self, account: &Account, claimed: Claimed, now: Moment) {
+        let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = rates_of(&mut all, account, now).unfounded(claimed);
+        let every = Duration::from_secs(1) / (self.rate / UNFOUNDED_SHARE).max(1);
         // Those that are not believed count too, and no more than would be forgotten in a while.
-        rates.vain = (rates.vain.max(now) + every).min(now + AHEAD * 2);
+        *due = ((*due).max(now) + every).min(now + AHEAD * 2);
     }
 
     /// Counts a request, and refuses it if there were too many lately.
@@ -201,7 +225,7 @@ impl Drop for Waits {
     }
 }
 
-/// One of those who wait for a place.
+/// One of those who wait for a permit.
 struct Queued<'a> {
     all: &'a AtomicUsize,
     before: usize,
@@ -219,12 +243,13 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// The rates of an account. Those that say nothing make room.
+/// The rates of an account. Those that say nothing are forgotten first.
 fn rates_of<'a>(all: &'a mut HashMap<Account, Rates>, account: &Account, now: Moment) -> &'a mut Rates {
     if all.len() >= RATES {
         all.retain(|_, rates| rates.says_something(now));
     }
-    all.entry(account.clone()).or_insert(Rates { holder: now, other: now, vain: now })
+    let none = Rates { holder: now, other: now, unfounded_reads: now, unfounded_changes: now };
+    all.entry(account.clone()).or_insert(none)
 }
 
 async fn wait(permits: &Arc<Semaphore>, patience: Duration) -> Result<AdmissionPermit, Problem> {
@@ -256,9 +281,14 @@ mod tests {
 
     #[test]
     fn routes_of_holders_are_recognized_by_their_last_word() {
-        assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/renew"), Urgency::Holder);
-        assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/acquire"), Urgency::Other);
-        assert_eq!(Urgency::of("/v1/ns/{namespace}/renew/{name}"), Urgency::Other);
+        for (route, claimed) in [
+            ("/v1/ns/{namespace}/records/recall", Some(Claimed::ToRead)),
+            ("/v1/ns/{namespace}/leases/{name}/renew", Some(Claimed::ToChange)),
+            ("/v1/ns/{namespace}/leases/{name}/acquire", None),
+            ("/v1/ns/{namespace}/renew/{name}", None),
+        ] {
+            assert_eq!(Claimed::of(route), claimed, "{route}");
+        }
     }
 
     #[tokio::test]
@@ -312,22 +342,28 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_in_vain_for_what_it_does_not_hold_is_no_longer_served_as_a_holder() {
+    fn whoever_often_claims_what_it_does_not_hold_is_no_longer_served_as_a_holder() {
         let limits = Limits { rate: 100, ..Limits::default() };
         let (admission, start) = (Admission::new(&limits), Moment::from_nanos(1_000_000_000));
-        let route = "/v1/ns/{namespace}/records/recall";
-        let urgency = |account: &Account, at| admission.urgency_at(route, account, at);
-        for _ in 0..11 {
-            assert_eq!(urgency(&key(), start), Urgency::Holder);
-            admission.count_vain_at(&key(), start);
+        let one = |key: &str| Account::Key(key.parse().unwrap());
+        let (read, change) = (Claimed::ToRead, Claimed::ToChange);
+        for (one, claimed, other) in [(one("bbbbbbbb"), read, change), (one("cccccccc"), change, read)] {
+            let urgency = |account: &Account, at| admission.urgency_at(claimed, account, at);
+            for _ in 0..11 {
+                assert_eq!(urgency(&one, start), Urgency::Holder);
+                admission.count_unfounded_at(&one, claimed, start);
+            }
+            assert_eq!(urgency(&one, start), Urgency::Other);
+            assert_eq!(urgency(&another(), start), Urgency::Holder);
+            assert_eq!(
+                admission.urgency_at(other, &one, start),
+                Urgency::Holder,
+                "reads and changes are counted apart"
+            );
+            // However often it goes on, a second later it is believed again.
+            (0..1_000).for_each(|_| admission.count_unfounded_at(&one, claimed, start));
+            assert_eq!(urgency(&one, start + AHEAD), Urgency::Holder);
         }
-        assert_eq!(urgency(&key(), start), Urgency::Other);
-        assert_eq!(urgency(&another(), start), Urgency::Holder);
-        let renew = "/v1/ns/{namespace}/leases/{name}/renew";
-        assert_eq!(admission.urgency_at(renew, &key(), start), Urgency::Holder, "what it does hold it keeps");
-        // However often it goes on, a second later it is believed again.
-        (0..1_000).for_each(|_| admission.count_vain_at(&key(), start));
-        assert_eq!(urgency(&key(), start + AHEAD), Urgency::Holder);
     }
 
     #[test]

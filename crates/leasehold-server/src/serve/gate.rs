@@ -1,13 +1,13 @@
-//! What a request passes before its handler: its key, the key's rate, its body, and a place among those under way.
+//! What a request passes before its handler: its key, the key's rate, its body, and a permit to be among those under way.
 //!
-//! Promise: the key is checked before anything else is done for a request, and the whole body is here before it has a place, so
-//! a slow client takes none. The key is checked again once the request has its place: however slowly it came, what is done for it
-//! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its place back
+//! Promise: the key is checked before anything else is done for a request, and the whole body is here before it has a permit, so
+//! a slow client takes none. The key is checked again once the request has its permit: however slowly it came, what is done for it
+//! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its permit back
 //! first ([`Waiter::begin`]).
 
-use super::admission::{AdmissionPermit, Urgency, Waits};
+use super::admission::{AdmissionPermit, Claimed, Urgency, Waits};
 use super::body_budget::{Charged, Sender};
-use super::extract::bearer;
+use super::extract::{In, bearer};
 use super::problem::Problem;
 use super::site::Site;
 use super::traffic::LoggedKey;
@@ -52,32 +52,59 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
-    let key = LoggedKey(caller.key.clone());
+    let (key, account) = (LoggedKey(caller.key.clone()), caller.account().clone());
+    let claimed = Claimed::of(route(request.extensions()));
     let mut response = match pass(&site, request, caller).await {
-        Ok(passed) => passed.run(next).await,
+        Ok(passed) => {
+            let response = passed.run(next).await;
+            // Whoever shows a token that is made up, or no longer in force, is refused, and has held nothing.
+            if let Some(claimed) = claimed.filter(|_| response.status().is_client_error()) {
+                site.admission().count_unfounded(&account, claimed);
+            }
+            response
+        }
         Err(problem) => problem.into_response(),
     };
     response.extensions_mut().insert(key);
     response
 }
 
-/// The same for what is answered from memory, mostly: it has no body and takes no place, so that nobody waits for one to learn what
-/// its key is for, and it is counted with what holders ask.
-pub async fn light(State(site): State<Site>, mut request: Request, next: Next) -> Response {
+/// The same for what is answered from memory, if the store of its namespace is open: it has no body and takes no permit, so that
+/// nobody waits for one to learn what its key is for, and it is counted with what holders ask. If the store has to be opened, it
+/// takes a permit, of a holder at first: it may be the first request of one. Whoever opens many is served like everybody else.
+pub async fn light(State(site): State<Site>, request: Request, next: Next) -> Response {
     let caller = match authenticate(&site, request.headers()).await {
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
     let key = LoggedKey(caller.key.clone());
-    let mut response = match site.admission().count(caller.account(), Urgency::Holder) {
-        Ok(()) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
+    let mut response = match pass_light(&site, request, caller).await {
+        Ok((request, _permit)) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
     response.extensions_mut().insert(key);
     response
+}
+
+async fn pass_light(
+    site: &Site,
+    request: Request,
+    caller: Caller,
+) -> Result<(Request, Option<AdmissionPermit>), Problem> {
+    let (mut parts, body) = request.into_parts();
+    let named = In::from_request_parts(&mut parts, site).await.ok();
+    // Who names none, or may not enter it, is refused before anything is opened.
+    let is_light = named.is_none_or(|In(namespace)| caller.enters(&namespace).is_err() || site.is_open(&namespace));
+    let (admission, account) = (site.admission(), caller.account());
+    let urgency = if is_light { Urgency::Holder } else { admission.urgency_of(Claimed::ToRead, account) };
+    admission.count(account, urgency)?;
+    let mut permit = None;
+    if !is_light {
+        admission.count_unfounded(account, Claimed::ToRead);
+        permit = Some(admission.admit(urgency).await?);
+    }
+    parts.extensions.insert(caller);
+    Ok((Request::from_parts(parts, body), permit))
 }
 
 /// The same for those who have no key yet, such as a form to sign in, and may have to wait for somebody else's service, or for the
@@ -184,7 +211,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Begins to wait: the place among the requests under way is given back, and the key's waiters are counted.
+    /// Begins to wait: the permit to be among the requests under way is given back, and the key's waiters are counted.
     pub fn begin(&self) -> Result<Waiting, Problem> {
         let waits = self.site.admission().begin_waiting(self.caller.account())?;
         let ending = self.site.ending();

@@ -30,6 +30,7 @@ mod tests_routes;
 mod tls;
 mod traffic;
 
+pub use admission::Claimed;
 pub use extract::{In, bearer};
 pub use gate::{Waiter, Waiting};
 pub use json::Json;

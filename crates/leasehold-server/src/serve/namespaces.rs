@@ -20,9 +20,9 @@ pub const IDLE: Duration = Duration::from_secs(30);
 /// How many namespaces may be open at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenLimits {
-    /// Those that nobody uses.
+    /// How many of them nobody may use at the moment.
     pub idle: usize,
-    /// All.
+    /// How many in all, without those for holders.
     pub all: usize,
     /// Of the calls of one that are under way at once, those that are not of holders. A store that does fewer than these at once
     /// makes holders wait for others.
@@ -39,7 +39,7 @@ impl OpenLimits {
     pub const CONCURRENT: OpenLimits = OpenLimits { calls: 64, ..OpenLimits::NETWORK };
 }
 
-/// How many more may be open for holders, whose requests are short: nobody loses what it holds because others have all places.
+/// How many more may be open for holders, whose requests are short: nobody loses what it holds because others use all of them.
 const HOLDERS: usize = 16;
 
 /// A store that is open, being opened, or failed to open.
@@ -73,7 +73,7 @@ impl Opened {
 pub enum Who {
     /// Whoever keeps or ends what it was granted.
     Holder,
-    /// Anybody else.
+    /// Anybody who begins something, or looks.
     Other,
     /// Whoever was refused and waits.
     Waiter,
@@ -120,6 +120,12 @@ impl Namespaces {
         // To close a store may take a moment: nobody waits for it with the lock.
         drop(closed);
         Ok(cell)
+    }
+
+    /// Whether the store of a namespace is open.
+    pub fn is_open(&self, namespace: &Namespace) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.get(namespace).is_some_and(|(_, cell)| cell.initialized())
     }
 
     /// Closes what nobody has used for a while.

@@ -1,6 +1,6 @@
 //! What handlers share: the store of each namespace, the keys, and what the server has taken on.
 
-use super::admission::Admission;
+use super::admission::{Admission, Claimed};
 use super::body_budget::BodyBudget;
 use super::health::Readiness;
 use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
@@ -18,7 +18,7 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::Store;
 use leasehold_core::{Coordinator, Distribution, Result, Retention};
 use leasehold_stores::Namespace;
-use leasehold_work::presence::{self, Announced, Heard, Presence, Role};
+use leasehold_work::presence::{self, Announced, Presence, Processes, Role};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 /// How the server opens the store of a namespace.
 #[async_trait]
 pub trait Opener: fmt::Debug + Send + Sync {
-    /// Opens it.
+    /// Opens the store of this namespace. What fails is tried again by the next request.
     async fn open(&self, namespace: &Namespace) -> Result<Arc<dyn Store>>;
 
     /// How many it may have open at once.
@@ -126,6 +126,11 @@ impl Site {
         cell.get_or_try_init(opening).await.map(|opened| opened.coordinator(who))
     }
 
+    /// Whether the store of a namespace is open.
+    pub(super) fn is_open(&self, namespace: &Namespace) -> bool {
+        self.0.open.is_open(namespace)
+    }
+
     /// Closes the namespaces that nobody uses, and forgets leases that nobody renewed, for as long as it is polled.
     pub(super) async fn close_idle(&self) {
         loop {
@@ -155,12 +160,12 @@ impl Site {
         Announced::start(self.0.keys.keys().store().clone(), Presence::own(Role::Server, None))
     }
 
-    /// The servers that were heard of.
-    pub(crate) async fn servers(&self, limit: usize) -> Result<Heard> {
-        presence::heard(self.0.keys.keys().store().as_ref(), limit).await
+    /// The servers that have reported within the last day.
+    pub(crate) async fn servers(&self, limit: usize) -> Result<Processes> {
+        presence::processes(self.0.keys.keys().store().as_ref(), limit).await
     }
 
-    /// The keys.
+    /// The keys, as far as this server remembers them.
     pub fn keys(&self) -> &KeyRing {
         &self.0.keys
     }
@@ -207,9 +212,10 @@ impl Site {
         &self.0.readiness
     }
 
-    /// Counts a request of this caller for what it said that it holds, and does not.
-    pub(crate) fn asked_in_vain(&self, caller: &Caller) {
-        self.0.admission.count_vain(caller.account());
+    /// Counts a request in which the caller claimed to hold something that it does not hold. Refusals are counted before they are
+    /// sent: this is for answers that say so without one.
+    pub(crate) fn claimed_nothing(&self, caller: &Caller, claimed: Claimed) {
+        self.0.admission.count_unfounded(caller.account(), claimed);
     }
 
     pub(super) fn admission(&self) -> &Arc<Admission> {

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use leasehold_core::lease::protocol::Request as LeaseRequest;
-use leasehold_core::wire::{Change, Listing, Recall, Record, Verb as Asked};
+use leasehold_core::wire::{Change, HeldRecord, Listing, Record, Verb as Asked};
 use leasehold_core::{Claim, Epoch, HolderId, Key, Lineage, Nonce, Shelf};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -228,7 +228,7 @@ fn record(operation: &str) -> Value {
             let listing = Listing { shelf: Shelf::Lease, after: None, continued_from: None, skip: 0, limit: 10 };
             serde_json::to_value(listing).unwrap()
         }
-        "recall" => serde_json::to_value(Recall { record, claim }).unwrap(),
+        "recall" => serde_json::to_value(HeldRecord { record, claim }).unwrap(),
         "change" => change(LeaseRequest::Acquire {
             lineage: Lineage::from_u128(1),
             holder: HolderId::new(None),

@@ -12,7 +12,7 @@ struct Listener {
 }
 
 #[derive(Debug)]
-struct Heard {
+struct Received {
     id: String,
     data: Value,
 }
@@ -30,7 +30,7 @@ impl Listener {
     }
 
     /// The next event with data; none at the end.
-    async fn next(&mut self) -> Option<Heard> {
+    async fn next(&mut self) -> Option<Received> {
         loop {
             while let Some((block, rest)) = self.buffer.split_once("\n\n") {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
@@ -39,7 +39,7 @@ impl Listener {
                 if let Some(data) = field("data") {
                     let data: Value = serde_json::from_str(data).unwrap();
                     assert_eq!(field("event"), data["what"].as_str());
-                    return Some(Heard { id: field("id").unwrap().to_owned(), data });
+                    return Some(Received { id: field("id").unwrap().to_owned(), data });
                 }
             }
             let piece = tokio::time::timeout(Duration::from_secs(60), self.response.chunk()).await.expect("it goes on");
@@ -47,11 +47,11 @@ impl Listener {
         }
     }
 
-    async fn hear(&mut self, what: &str, name: &str) -> Heard {
+    async fn receive(&mut self, what: &str, name: &str) -> Received {
         loop {
-            let heard = self.next().await.expect("the stream goes on");
-            if heard.data["what"] == what && heard.data["name"] == name {
-                return heard;
+            let received = self.next().await.expect("the stream goes on");
+            if received.data["what"] == what && received.data["name"] == name {
+                return received;
             }
         }
     }
@@ -67,8 +67,8 @@ async fn events_are_reported_by_name_and_can_be_resumed() {
     // Others' names are not told.
     rig.post(&key, "leases/other/acquire", json!({ "ttl": "90s" })).await.ok();
     let held = rig.post(&key, "leases/team~a/acquire", json!({ "ttl": "90s", "label": "box-1" })).await.ok();
-    let heard = listener.next().await.unwrap();
-    let event = &heard.data;
+    let received = listener.next().await.unwrap();
+    let event = &received.data;
     assert_eq!((event["what"].as_str(), event["name"].as_str()), (Some("acquired"), Some("team/a")), "{event}");
     assert_eq!((event["holder"].as_str(), event["epoch"].as_u64()), (Some("box-1"), Some(1)));
     drop(listener);
@@ -76,18 +76,18 @@ async fn events_are_reported_by_name_and_can_be_resumed() {
     rig.post(&key, "leases/team~a/release", json!({ "token": held["token"] })).await.ok();
     rig.post(&key, "leases/team~a/pause", json!({ "why": "deploy", "epoch": 1 })).await.ok();
     rig.post(&key, "queues/mail/items", json!({ "items": [{}] })).await.ok();
-    let mut resumed = Listener::open(&rig, &reader, "?name=*", Some(&heard.id)).await;
-    let again = resumed.hear("acquired", "team/a").await;
-    assert_eq!(again.data, heard.data, "an event that is told again is known by what it says");
-    let released = resumed.hear("released", "team/a").await;
+    let mut resumed = Listener::open(&rig, &reader, "?name=*", Some(&received.id)).await;
+    let again = resumed.receive("acquired", "team/a").await;
+    assert_eq!(again.data, received.data, "an event that is told again is known by what it says");
+    let released = resumed.receive("released", "team/a").await;
     assert_eq!(released.data["why"], "succeeded");
-    assert_eq!(resumed.hear("paused", "team/a").await.data["why"], "deploy");
-    resumed.hear("queue", "mail").await;
+    assert_eq!(resumed.receive("paused", "team/a").await.data["why"], "deploy");
+    resumed.receive("queue", "mail").await;
     // From there on as it happens.
     rig.post(&key, "leases/team~b/acquire", json!({ "ttl": "90s" })).await.ok();
-    resumed.hear("acquired", "team/b").await;
+    resumed.receive("acquired", "team/b").await;
     rig.post(&key, "queues/mail/items", json!({ "items": [{}] })).await.ok();
-    resumed.hear("queue", "mail").await;
+    resumed.receive("queue", "mail").await;
 }
 
 #[tokio::test]

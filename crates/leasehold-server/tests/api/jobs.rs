@@ -1,22 +1,85 @@
 //! Scheduled jobs.
 
 use crate::rig::{Rig, text};
-use leasehold_core::{Acquired, Ask, HolderId, Outcome, Slot, Timestamp};
+use leasehold_core::{Acquired, Ask, HolderId, Key, Outcome, Shelf, Slot, Timestamp};
 use leasehold_work::output::{self, Ring, RunOutput};
 use leasehold_work::schedule::requests::RunRequests;
 use leasehold_work::schedule::{
     CatchUp, Definitions, FileRevision, Job, Journals, Publisher, RunDefinition, RunEnd, Timing,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
 async fn published(rig: &Rig) {
-    let table = json!({ "name": "tick", "cron": "0 3 * * *", "tz": "UTC", "command": "echo secret" });
-    let job = Job::read(serde_json::from_value(table).unwrap(), 1).unwrap();
+    publish(rig, &["tick"]).await;
+}
+
+async fn publish(rig: &Rig, names: &[&str]) {
+    let job = |(name, at): (&&str, usize)| {
+        let table = json!({ "name": name, "cron": "0 3 * * *", "tz": "UTC", "command": "echo secret" });
+        Arc::new(Job::read(serde_json::from_value(table).unwrap(), at).unwrap())
+    };
+    let jobs: Vec<Arc<Job>> = names.iter().zip(1..).map(job).collect();
     let revision = FileRevision::new(None, Duration::from_secs(1), "text");
     let publisher = Publisher { owner: "team.toml".into(), revision, host: "box-1".into() };
-    Definitions::new(rig.leases().await).publish(&[Arc::new(job)], &publisher).await.unwrap();
+    Definitions::new(rig.leases().await).publish(&jobs, &publisher).await.unwrap();
+}
+
+async fn damage(rig: &Rig, shelf: Shelf, name: &str) {
+    let store = rig.leases().await.store().clone();
+    let key = Key::new(shelf, &name.parse().unwrap());
+    let now = store.read(&key).await.unwrap().value;
+    store.swap(&key, now.as_ref().map(|value| &value.revision), b"nonsense\n{}").await.unwrap();
+}
+
+/// The names in a list of an answer.
+fn names(answer: &Value, list: &str) -> Vec<String> {
+    let found = answer[list].as_array().map(Vec::as_slice).unwrap_or_default();
+    found.iter().map(|one| text(one, "name").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_job_with_a_damaged_lease_or_definition_is_listed_as_such_and_the_others_as_usual() {
+    let rig = Rig::start().await;
+    publish(&rig, &["backup", "report", "rollup", "tick"]).await;
+    damage(&rig, Shelf::Lease, "report").await;
+    damage(&rig, Shelf::Job, "rollup").await;
+    let listed = rig.get(&rig.all().await, "jobs").await.ok();
+    assert_eq!(
+        (names(&listed, "jobs"), names(&listed, "damaged")),
+        (vec!["backup".to_owned(), "tick".into()], vec!["report".to_owned(), "rollup".into()],)
+    );
+    assert!(text(&listed["damaged"][0], "why").contains("report"), "{listed}");
+    let narrow = rig.key("read", &["tick"]).await;
+    let listed = rig.get(&narrow, "jobs").await.ok();
+    assert!(listed.get("damaged").is_none(), "whoever may not see a job is not told: {listed}");
+}
+
+#[tokio::test]
+async fn a_listing_of_jobs_is_bounded_and_goes_on_where_it_stopped() {
+    let rig = Rig::start().await;
+    let all: Vec<String> = (0..7).map(|n| format!("team-{}/{n}", n % 2)).collect();
+    publish(&rig, &all.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let pages = async |key: &str, query: &str| {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = rig.get(key, &format!("jobs?limit=2{query}{cursor}")).await.ok();
+            assert!(names(&page, "jobs").len() <= 2, "{page}");
+            found.extend(names(&page, "jobs"));
+            match page["next"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return found,
+            }
+        }
+    };
+    let mut expected = all.clone();
+    expected.sort();
+    assert_eq!(pages(&rig.all().await, "").await, expected);
+    assert_eq!(pages(&rig.all().await, "&name=team-1/*").await, ["team-1/1", "team-1/3", "team-1/5"]);
+    assert_eq!(pages(&rig.key("read", &["team-1/*"]).await, "").await, ["team-1/1", "team-1/3", "team-1/5"]);
+    let other = rig.get(&rig.all().await, "leases?limit=1&cursor=x").await.refused(400, "invalid");
+    assert_eq!(text(&other, "detail"), "this cursor is not from this listing; start again without a cursor");
 }
 
 #[tokio::test]

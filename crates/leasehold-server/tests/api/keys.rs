@@ -205,7 +205,7 @@ async fn a_place_in_one_listing_is_none_in_another_and_no_answer_tells_it() {
         for cursor in others {
             let refused = listing(key.clone(), format!("{path}?cursor={cursor}")).await.refused(400, "invalid");
             let detail = text(&refused, "detail");
-            assert_eq!(detail, "the cursor is none that this listing gave; begin without one", "{path}");
+            assert_eq!(detail, "this cursor is not from this listing; start again without a cursor", "{path}");
         }
     }
     let own = listing(seen.clone(), format!("/v1/ns/team/leases?limit=1&cursor={leases}")).await.ok();

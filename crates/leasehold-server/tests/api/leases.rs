@@ -2,7 +2,7 @@
 
 use crate::rig::{InSqlite, Rig, answer, text};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Slot, Timestamp};
+use leasehold_core::{Ask, HolderId, Slot, Timestamp};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -296,6 +296,28 @@ async fn listings_are_filtered_bounded_and_continue_by_their_cursor() {
         let refused = rig.get(&key, &format!("leases?{query}")).await.refused(400, "invalid");
         assert_eq!(refused["field"], field, "{refused}");
     }
+}
+
+#[tokio::test]
+async fn what_lies_before_the_names_of_a_key_costs_its_listings_nothing() {
+    let rig = Rig::start().await;
+    let leases = rig.leases().await;
+    // More than one request reads, of leases and of queues.
+    for number in 0..5_001 {
+        let ask = Ask::new(HolderId::new(None), "90s".parse().unwrap());
+        leases.acquire(&format!("team-a/{number:05}").parse().unwrap(), &ask).await.unwrap();
+    }
+    let all = rig.all().await;
+    for number in 0..45 {
+        rig.post(&all, &format!("queues/a-{number}/items"), json!({ "items": [{}] })).await.ok();
+    }
+    rig.post(&all, "leases/team-z~own/acquire", json!({ "ttl": "90s" })).await.ok();
+    rig.post(&all, "queues/z/items", json!({ "items": [{}] })).await.ok();
+    let narrow = rig.key("read", &["team-z/*", "z"]).await;
+    let listed = rig.get(&narrow, "leases").await.ok();
+    assert_eq!((text(&listed["leases"][0], "name"), listed.get("next")), ("team-z/own", None), "{listed}");
+    let listed = rig.get(&narrow, "queues?limit=1").await.ok();
+    assert_eq!(listed, json!({ "queues": ["z"] }));
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Queues, by their workers and their operators.
 
 use crate::rig::{Rig, text};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -235,6 +237,11 @@ async fn many_are_retried_only_as_they_were_counted() {
     ] {
         assert_eq!(rig.post(&key, path, body).await.refused(400, "invalid")["field"], "confirm");
     }
+    // What nobody counted is not purged, whoever says so.
+    let forged = json!({ "queue": "mail", "act": "purge", "until": u64::MAX, "reason": null, "with_dead": true,
+        "through": null, "after": null, "counted": "" });
+    let forged = json!({ "confirm": URL_SAFE_NO_PAD.encode(forged.to_string()), "why": "x" });
+    assert_eq!(rig.post(&key, "queues/mail/bulk/purge", forged).await.refused(400, "invalid")["field"], "confirm");
     let count = rig.post(&key, "queues/mail/bulk/count", json!({ "act": "purge", "older_than": "1m" })).await.ok();
     assert_eq!(count["count"], 0, "nothing is that old");
     let purge = json!({ "confirm": count["confirm"], "why": "tidy" });

@@ -161,6 +161,7 @@ async fn no_page_has_a_serious_fault_for_those_who_cannot_see_it() {
     fences(&stage).await;
     let key = stage.key("ada", ALL, &["*"], None).await;
     let shots = std::env::var("LEASEHOLD_SCREENSHOTS").unwrap_or_default();
-    let more = [("KEY", key.as_str()), ("DEAD", dead.as_str()), ("SHOTS", &shots)];
+    let roaming = stage.key_for_all_namespaces("bob", "read").await;
+    let more = [("KEY", key.as_str()), ("ROAMING", &roaming), ("DEAD", dead.as_str()), ("SHOTS", &shots)];
     Browser::start(&stage.url(), "axe", &more).ends_well().await;
 }

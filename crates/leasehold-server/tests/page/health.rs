@@ -1,4 +1,4 @@
-//! Which servers, schedulers and workers there are, and when each was last heard of.
+//! Which servers, schedulers and workers there are, and when each last reported.
 
 use crate::scene::{MINUTE, morning, name, process, processes, queue, server};
 use crate::stage::{Client, Stage};
@@ -35,7 +35,7 @@ async fn health_lists_processes_and_marks_the_silent_ones() {
     // A session ends before that.
     let mut client = Client::signed_in(&stage, &key).await;
     let page = client.get("/ns/default/health").await.body;
-    assert!(page.contains("None was heard of within the last day"), "{page}");
+    assert!(page.contains("None has reported within the last day"), "{page}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::scene::{MINUTE, acquire, dead_letters, holder, job, morning, name, queue};
 use crate::stage::{Client, Stage, field};
 use leasehold_core::{Label, Outcome, Who, Why};
-use leasehold_server::access::{KeyId, NewKey, Scope};
+use leasehold_server::access::KeyId;
 use leasehold_work::queue::NewItem;
 use leasehold_work::schedule::{Definitions, FileRevision, Publisher};
 
@@ -320,10 +320,7 @@ async fn every_page_that_says_what_is_wrong_has_the_header_and_the_way_out() {
 #[tokio::test]
 async fn a_namespace_that_is_none_is_told_and_the_logo_stays_in_the_one_that_is_shown() {
     let stage = Stage::start().await;
-    let scope = Scope::new("*".parse().unwrap(), vec!["*".parse().unwrap()], "read".parse().unwrap()).unwrap();
-    let (label, by) = (Label::new("all").unwrap(), Who::new("test").unwrap());
-    let (key, _) = stage.keys.create(NewKey { label, scope, lasts: None, not_after: None, by }).await.unwrap();
-    let mut client = Client::signed_in(&stage, key.reveal()).await;
+    let mut client = Client::signed_in(&stage, &stage.key_for_all_namespaces("all", "read").await).await;
     let answer = client.get("/?namespace=Prod").await;
     assert!(answer.status == 400 && answer.body.contains("namespace `Prod`"), "{}", answer.body);
     assert_eq!(client.get("/?namespace=prod").await.header("location"), Some("/ns/prod/leases"));

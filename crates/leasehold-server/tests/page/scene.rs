@@ -164,7 +164,7 @@ pub async fn process(stage: &Stage, role: Role, host: &str, queue: Option<&str>)
     own.host = host.to_owned();
     std::mem::forget(Announced::start(store.clone(), own));
     let is_there =
-        async || presence::heard(store.as_ref(), 100).await.unwrap().processes.iter().any(|it| it.host == host);
+        async || presence::processes(store.as_ref(), 100).await.unwrap().processes.iter().any(|it| it.host == host);
     while !is_there().await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -181,7 +181,7 @@ pub async fn server(stage: &Stage) -> Announced {
     announced
 }
 
-/// Some processes, of which one was not heard of for minutes.
+/// Some processes, of which one has not reported for minutes.
 pub async fn processes(stage: &Stage) {
     process(stage, Role::Worker, "worker-2", Some("mail")).await;
     stage.clock.advance(MINUTE * 7);

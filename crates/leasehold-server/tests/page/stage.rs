@@ -250,9 +250,25 @@ impl Stage {
 
     /// A key of these verbs on these names of `default`.
     pub async fn key(&self, label: &str, verbs: &str, names: &[&str], lasts: Option<Duration>) -> String {
+        self.key_in("default", label, verbs, names, lasts).await
+    }
+
+    /// A key of these verbs on everything, in whatever namespace.
+    pub async fn key_for_all_namespaces(&self, label: &str, verbs: &str) -> String {
+        self.key_in("*", label, verbs, &["*"], None).await
+    }
+
+    async fn key_in(
+        &self,
+        namespaces: &str,
+        label: &str,
+        verbs: &str,
+        names: &[&str],
+        lasts: Option<Duration>,
+    ) -> String {
         let verbs: VerbSet = verbs.parse().unwrap();
         let names = names.iter().map(|name| name.parse().unwrap()).collect();
-        let scope = Scope::new("default".parse().unwrap(), names, verbs).unwrap();
+        let scope = Scope::new(namespaces.parse().unwrap(), names, verbs).unwrap();
         let (label, by) = (Label::new(label).unwrap(), Who::new("test").unwrap());
         let (secret, _) = self.keys.create(NewKey { label, scope, lasts, not_after: None, by }).await.unwrap();
         secret.reveal().to_owned()

@@ -105,9 +105,9 @@ impl Store for RemoteStore {
         let record = wire::Record::from(key);
         let held = match holding::claim().filter(|_| matches!(key.shelf, Shelf::Lease | Shelf::Item)) {
             Some(claim) => {
-                let recall = wire::Recall { record: record.clone(), claim };
-                let recalled: wire::Recalled = self.connection.post("/records/recall", &recall, Phase::Reading).await?;
-                recalled.held
+                let named = wire::HeldRecord { record: record.clone(), claim };
+                let found: wire::HeldReading = self.connection.post("/records/recall", &named, Phase::Reading).await?;
+                found.held
             }
             None => None,
         };

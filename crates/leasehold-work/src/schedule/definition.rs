@@ -274,8 +274,8 @@ impl Definitions {
         }
     }
 
-    /// Definitions of jobs after a name, a page at a time, and where the next
-    /// page begins. Those that cannot be read are left out.
+    /// The definitions after a name, among the next `limit` records, and where the next page begins. One that cannot be
+    /// read is an error in its place.
     pub async fn page(
         &self,
         after: Option<&LeaseName>,

@@ -5,7 +5,8 @@
 
 use super::EventData;
 use super::past::{Past, Span, of_job, of_lease};
-use crate::api::cursor;
+use crate::api::cursor::Beginnings;
+use crate::api::walk::{Steps, Walk};
 use leasehold_core::store::Range;
 use leasehold_core::{Coordinator, LeaseName, LeaseVerbs, Result, Revision, Shelf, Timestamp};
 use leasehold_stores::Namespace;
@@ -84,31 +85,32 @@ impl EventFeed {
         LeaseVerbs::now(&self.coordinator).await
     }
 
-    /// What happened since to names like this pattern that are wanted, for one client that comes back; no more than `most`.
+    /// What happened since to names that are wanted, for one client that comes back; no more than `most`. All of them begin as
+    /// `reach` says: leases before these cost nothing.
     pub async fn since(
         &self,
         last: Timestamp,
-        pattern: &str,
+        reach: Beginnings,
         most: usize,
         is_wanted: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Past> {
-        let prefix = cursor::prefix(pattern);
         let after = Timestamp::from_millis(last.as_millis().saturating_sub(OVERLAP.as_millis() as u64));
         let mut pass = Pass { after, found: Vec::new() };
-        let (mut read, mut start) = (0, cursor::before(prefix));
-        loop {
-            let page = self.coordinator.list(start.as_ref(), PAGE).await?;
-            read += page.entries.len();
-            start = page.entries.last().map(|(name, _)| name.clone());
-            let is_last = !page.more || start.as_ref().is_none_or(|name| is_past(name, prefix));
+        let mut walk = Walk::new(reach, None, Steps { first: PAGE, further: PAGE, most: MAX_READ / PAGE });
+        while let Some((at, step)) = walk.step() {
+            let page = self.coordinator.list(at.as_ref(), step).await?;
+            if let Some((last, _)) = page.entries.last() {
+                walk.pass(last);
+            }
+            walk.end(page.more);
             pass.take_leases(page);
             pass.keep(is_wanted);
-            if pass.found.len() > most || (!is_last && read >= MAX_READ) {
+            if pass.found.len() > most {
                 return Ok(Past::TooMany);
             }
-            if is_last {
-                break;
-            }
+        }
+        if walk.next().is_some() {
+            return Ok(Past::TooMany);
         }
         if !pass.jobs(&self.coordinator, Some((most, is_wanted))).await? {
             return Ok(Past::TooMany);
@@ -120,10 +122,6 @@ impl EventFeed {
         pass.found.sort_by_key(|event| event.at_ms);
         Ok(Past::All(pass.found))
     }
-}
-
-fn is_past(name: &LeaseName, prefix: &str) -> bool {
-    !name.as_str().starts_with(prefix) && name.as_str() > prefix
 }
 
 /// How many events at most, and of which names.
@@ -266,11 +264,14 @@ mod tests {
         }
         let feed = EventFeeds::default().feed(&Namespace::default(), leases, before);
         let own = |name: &str| name.starts_with("own/");
-        let Past::All(found) = feed.since(before, "", 100, &own).await.unwrap() else { panic!("there is room") };
+        let since = async |most: usize, is_wanted: &(dyn Fn(&str) -> bool + Sync)| {
+            feed.since(before, Beginnings::everything(), most, is_wanted).await.unwrap()
+        };
+        let Past::All(found) = since(100, &own).await else { panic!("it is not too much") };
         let count = found.len();
         assert!(count >= 20, "each was acquired: {found:?}");
         assert!(found.iter().all(|event| own(event.name.as_ref().unwrap())));
-        assert!(matches!(feed.since(before, "", count - 1, &own).await.unwrap(), Past::TooMany));
-        assert!(matches!(feed.since(before, "", 2 * count - 1, &|_| true).await.unwrap(), Past::TooMany));
+        assert!(matches!(since(count - 1, &own).await, Past::TooMany));
+        assert!(matches!(since(2 * count - 1, &|_| true).await, Past::TooMany));
     }
 }

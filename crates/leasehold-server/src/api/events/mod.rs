@@ -10,6 +10,7 @@ mod feed;
 mod past;
 
 use crate::api::asked::Asked;
+use crate::api::cursor::{self, Beginnings};
 use crate::api::reading::{Params, optional};
 use crate::api::values::Time;
 use crate::serve::{Problem, Site, Waiter, Waiting};
@@ -37,9 +38,9 @@ use utoipa_axum::routes;
 const RESUMED: Duration = Duration::from_secs(3_600);
 /// How many streams are resumed at once: each goes through the records, and holds what it finds.
 const RESUMING: usize = 4;
-/// How many events one of them is told, and how many all have that were not sent yet; more is a `reset`.
+/// How many events one of them is told, and how many all hold in memory; more is a `reset`.
 const MOST_RESUMED: usize = 10_000;
-const ROOM: usize = 100_000;
+const MOST_HELD: usize = 100_000;
 /// How often a quiet stream gives a sign of life, and its id moves on.
 const ALIVE: Duration = Duration::from_secs(15);
 
@@ -54,13 +55,48 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
 #[derive(Debug, Clone)]
 pub struct Resuming {
     turns: Arc<Semaphore>,
-    /// Room for what was found, and is not sent yet.
-    room: Arc<Semaphore>,
+    /// A permit for each event that is held.
+    held: Arc<Semaphore>,
 }
 
 impl Resuming {
     fn new() -> Self {
-        Resuming { turns: Arc::new(Semaphore::new(RESUMING)), room: Arc::new(Semaphore::new(ROOM)) }
+        Resuming { turns: Arc::new(Semaphore::new(RESUMING)), held: Arc::new(Semaphore::new(MOST_HELD)) }
+    }
+
+    /// What one stream is resumed with, of which the feed may send again what is as new as `oldest`. None if all together would
+    /// hold too much.
+    fn hold(&self, events: &[Arc<EventData>], oldest: u64) -> Option<Resumed> {
+        let permits = self.held.clone().try_acquire_many_owned(u32::try_from(events.len()).ok()?).ok()?;
+        let sent = events.iter().filter(|event| event.at_ms >= oldest).cloned().collect();
+        Some(Resumed { sent, permits: Some(permits) })
+    }
+}
+
+/// What a stream that was resumed holds of the past: first all that it was resumed with, then what of it is so new that the feed
+/// may send it again.
+#[derive(Debug, Default)]
+struct Resumed {
+    sent: HashSet<Arc<EventData>>,
+    /// One for each event, for as long as it is held.
+    permits: Option<OwnedSemaphorePermit>,
+}
+
+impl Resumed {
+    /// Whether the stream was resumed with this event, which the feed sends now.
+    fn had(&mut self, event: &EventData) -> bool {
+        self.sent.remove(event)
+    }
+
+    /// Forgets what the feed does not send again. Nothing waits to be sent any more.
+    fn forget_before(&mut self, oldest: u64) {
+        self.sent.retain(|event| event.at_ms >= oldest);
+        if self.sent.is_empty() {
+            *self = Resumed::default();
+        } else if let Some(permits) = &mut self.permits {
+            let spare = permits.num_permits().saturating_sub(self.sent.len());
+            drop(permits.split(spare));
+        }
     }
 }
 
@@ -87,10 +123,10 @@ pub struct EventData {
     pub epoch: Option<u64>,
     /// When it happened, in milliseconds of the store's clock.
     pub at_ms: u64,
-    /// The holder's label.
+    /// What the holder calls itself; of an `expired` or `released`, the holder that it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// The operator.
+    /// Who gave the order: the key's label and id, or what the command was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The operator's reason, why a lease was free, how a tenure ended, a marker, or why there is a `reset` or an `end`.
@@ -148,14 +184,13 @@ pub async fn events(
         batches,
         waiting,
         ready: VecDeque::new(),
-        sent: HashSet::new(),
+        resumed: Resumed::default(),
         told,
         telling: told,
-        room: None,
     };
     match last {
         Some(last) => stream.resume(last, &resuming).await?,
-        None => stream.ready.push_back(EventData::about_the_stream("ready", told, None)),
+        None => stream.tell("ready", None),
     }
     let events = Sse::new(stream.into_stream()).keep_alive(KeepAlive::new().interval(ALIVE));
     let unbuffered = HeaderName::from_static("x-accel-buffering");
@@ -174,22 +209,20 @@ fn last_event(headers: &HeaderMap) -> Result<Option<Timestamp>, Problem> {
     }
 }
 
-/// One client's stream.
+/// One client's stream, and what it has still to be sent.
 struct Streaming {
     asked: Asked,
     pattern: Option<NamePattern>,
     feed: Arc<EventFeed>,
     batches: Receiver<Arc<Batch>>,
     waiting: Waiting,
-    ready: VecDeque<EventData>,
+    ready: VecDeque<Arc<EventData>>,
     /// What was sent from the records, so that the feed does not say it again.
-    sent: HashSet<EventData>,
+    resumed: Resumed,
     /// Everything up to this time was sent.
     told: Timestamp,
     /// The same, once `ready` is empty.
     telling: Timestamp,
-    /// What `ready` takes, after it was resumed.
-    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Streaming {
@@ -200,39 +233,43 @@ impl Streaming {
         if gap > RESUMED || last > now.plus(feed::OVERLAP) {
             let why =
                 format!("the stream ended at {}, which is too long ago to be resumed; read again", Time::from(last).at);
-            self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
+            self.tell("reset", Some(why));
             return Ok(());
         }
-        let prefix = self.pattern.as_ref().map(ToString::to_string).unwrap_or_default();
+        let text = self.pattern.as_ref().map(ToString::to_string).unwrap_or_default();
+        let reach = Beginnings::of(self.asked.caller.scope()).within(cursor::prefix(&text));
         // What it is not to see is not held for it either.
-        let past = self.feed.since(last, &prefix, MOST_RESUMED, &|name| self.is_for(name)).await?;
-        if let Past::All(events) = &past {
-            let count = u32::try_from(events.len()).unwrap_or(u32::MAX);
-            self.room = resuming.room.clone().try_acquire_many_owned(count).ok();
-        }
-        match past {
-            Past::All(events) if self.room.is_some() => {
+        let past = self.feed.since(last, reach, MOST_RESUMED, &|name| self.is_for(name)).await?;
+        let held = match past {
+            Past::All(events) => {
+                let events: Vec<_> = events.into_iter().map(Arc::new).collect();
                 // The feed sends again only what happened recently.
-                let oldest = feed::told_since(now);
-                self.sent.extend(events.iter().filter(|event| event.at_ms >= oldest).cloned());
-                self.ready.extend(events);
-                if !self.ready.is_empty() {
-                    (self.told, self.telling) = (last, now);
-                }
+                resuming.hold(&events, feed::told_since(now)).map(|resumed| (events, resumed))
             }
-            _ => {
-                let why = "too much happened since, or the namespace has too many leases to look for it; read again"
-                    .to_owned();
-                self.ready.push_back(EventData::about_the_stream("reset", now, Some(why)));
-            }
+            Past::TooMany => None,
+        };
+        let Some((events, resumed)) = held else {
+            let why = "too much happened since, or the namespace has too many leases to look for it; read again";
+            self.tell("reset", Some(why.to_owned()));
+            return Ok(());
+        };
+        if !events.is_empty() {
+            (self.told, self.telling) = (last, now);
+            self.resumed = resumed;
+            self.ready.extend(events);
         }
         Ok(())
     }
 
     fn take(&mut self, event: &EventData) {
         if event.name.as_ref().is_some_and(|name| self.is_for(name)) {
-            self.ready.push_back(event.clone());
+            self.ready.push_back(Arc::new(event.clone()));
         }
+    }
+
+    /// Says something about the stream itself.
+    fn tell(&mut self, what: &'static str, why: Option<String>) {
+        self.ready.push_back(Arc::new(EventData::about_the_stream(what, self.told, why)));
     }
 
     /// Whether events of this name are wanted, and allowed.
@@ -248,7 +285,7 @@ impl Streaming {
                 if let Some(event) = stream.ready.pop_front() {
                     // A client that is cut off in between comes back for the rest.
                     if stream.ready.is_empty() {
-                        stream.room = None;
+                        stream.resumed.forget_before(feed::told_since(stream.telling));
                         stream.told = stream.told.max(stream.telling);
                     }
                     return Some((Ok(event.to_event(stream.told)), Some(stream)));
@@ -256,7 +293,7 @@ impl Streaming {
                 tokio::select! {
                     batch = stream.batches.recv() => match batch {
                         Ok(batch) => {
-                            let is_quiet = !stream.hear(&batch);
+                            let is_quiet = !stream.take_batch(&batch);
                             if is_quiet && batch.through.saturating_since(stream.told) >= ALIVE {
                                 stream.told = batch.through;
                                 // Without data nothing is dispatched, and the id moves on.
@@ -266,7 +303,7 @@ impl Streaming {
                         }
                         Err(RecvError::Lagged(_)) => {
                             let why = "the client reads too slowly; read again".to_owned();
-                            stream.ready.push_back(EventData::about_the_stream("reset", stream.told, Some(why)));
+                            stream.tell("reset", Some(why));
                         }
                         Err(RecvError::Closed) => return None,
                     },
@@ -281,15 +318,37 @@ impl Streaming {
     }
 
     /// Takes in what the feed found; says whether there was anything to send.
-    fn hear(&mut self, batch: &Batch) -> bool {
+    fn take_batch(&mut self, batch: &Batch) -> bool {
         for event in &batch.events {
-            if !self.sent.remove(event) {
+            if !self.resumed.had(event) {
                 self.take(event);
             }
         }
         self.telling = batch.through;
-        let oldest = feed::told_since(batch.through);
-        self.sent.retain(|event| event.at_ms >= oldest);
+        self.resumed.forget_before(feed::told_since(batch.through));
         !self.ready.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_resumed_streams_hold_is_counted_until_they_no_longer_hold_it() {
+        let resuming = Resuming { turns: Arc::new(Semaphore::new(1)), held: Arc::new(Semaphore::new(10)) };
+        let event = |at| Arc::new(EventData::about_the_stream("progress", Timestamp::from_millis(at), None));
+        let events: Vec<_> = (1..=6).map(event).collect();
+        let mut one = resuming.hold(&events, 4).unwrap();
+        assert!(resuming.hold(&events, 4).is_none(), "there is one of six, and four are free");
+        assert!(resuming.hold(&events[..4], 0).is_some());
+        // All is sent; the last three may come again.
+        one.forget_before(4);
+        assert_eq!(resuming.held.available_permits(), 7);
+        assert!(one.had(&events[5]) && !one.had(&events[5]) && !one.had(&events[0]));
+        one.forget_before(5);
+        assert_eq!(resuming.held.available_permits(), 9, "one of them was sent again, and one is too old for it");
+        one.forget_before(6);
+        assert_eq!((resuming.held.available_permits(), one.sent.capacity()), (10, 0));
     }
 }

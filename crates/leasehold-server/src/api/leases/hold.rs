@@ -10,7 +10,7 @@ use crate::api::problems::{conflict, no_longer_known, refused};
 use crate::api::reading::{duration, field, instant, optional, read, token, ttl};
 use crate::api::values::{Draining, Report as ReportView, Time, millis};
 use crate::early;
-use crate::serve::{Json, Problem, Waiter};
+use crate::serve::{Claimed, Json, Problem, Waiter};
 use axum::body::Bytes;
 use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
 use leasehold_core::{
@@ -52,7 +52,7 @@ pub struct Acquire {
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunAgain {
-    /// It ran.
+    /// It counts as a run: the slot is not run again.
     Leave,
     /// It is run again.
     Retry,
@@ -65,7 +65,7 @@ pub struct Granted {
     pub lease: String,
     /// The proof to renew and release it with, and to show to guards. Whoever has it can act as the holder.
     pub token: String,
-    /// The fencing number.
+    /// The fencing number, which guards compare: higher than that of every earlier holder.
     pub epoch: u64,
     /// The store's time when it was granted.
     pub now: Time,
@@ -301,13 +301,13 @@ pub struct Release {
     outcome: Option<Ending>,
 }
 
-/// How work went.
+/// How work went, as its holder says.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// The work succeeded.
     Succeeded,
-    /// It failed.
+    /// It did not, and a slot that it was for may be run again.
     Failed,
     /// It was not begun.
     NotStarted,
@@ -349,7 +349,10 @@ pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> 
             }
             outcome
         }
-        Released::Already(before) => before,
+        Released::Already(before) => {
+            asked.site.claimed_nothing(&asked.caller, Claimed::ToChange);
+            before
+        }
         Released::Lost(refusal) => {
             return Err(told(&asked, &coordinator, &token, leasehold_core::lost_error(&token, &refusal)).await);
         }

@@ -1,22 +1,25 @@
 //! Looking at leases.
 //!
-//! Promise: each request reads a bounded number of records, however many there are. A listing continues where it stopped, by its
-//! cursor. Non-promise: a cursor names the record at which the listing stopped, whoever may see that one.
+//! Promise: each request reads a bounded number of records, however many there are, and none that lie before the first name that
+//! the key is for. A listing continues where it stopped, by its cursor: a cursor is sealed, and tells no name.
 
 use super::view::{FencedWriteView, LeaseView, TransferView, is_in};
 use crate::access::Verb;
 use crate::api::asked::Asked;
-use crate::api::cursor;
+use crate::api::cursor::{self, Beginnings};
 use crate::api::reading::{Params, field, limit, optional};
+use crate::api::walk::{Steps, Walk};
 use crate::remote::knows_resource;
 use crate::serve::{Json, Problem};
 use leasehold_core::{Epoch, Error, FencedMark, LeaseName, NamePattern};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How many records one request reads at a time, and in all.
+/// How many records one request reads at a time, and how often.
 const PAGE: usize = 500;
-const MAX_READ: usize = 5_000;
+const READS: usize = 10;
+/// The least that it reads at first, however few are wanted.
+const LEAST_PAGE: usize = 50;
 const STATES: &str = "held, free, expired, paused, forgotten, moving, moved or arriving";
 
 /// What is to be listed.
@@ -50,8 +53,10 @@ pub struct Leases {
 /// A record that cannot be read.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Damaged {
-    name: String,
-    why: String,
+    /// The lease or job whose record it is.
+    pub(in crate::api) name: String,
+    /// What is wrong with the record, for people.
+    pub(in crate::api) why: String,
 }
 
 /// Leases, by name.
@@ -66,39 +71,32 @@ pub async fn list(asked: Asked, Params(listing): Params<Listing>) -> Result<Json
     }
     let most = limit(listing.limit, 100, 1_000)?;
     let text = pattern.as_ref().map(ToString::to_string).unwrap_or_default();
-    let prefix = cursor::prefix(&text);
     let own = ["leases", asked.namespace.as_str()];
-    let mut after = match &listing.cursor {
-        Some(cursor) => cursor::read(&asked.site, &own, Some(cursor)).await?,
-        None => cursor::before(prefix),
-    };
+    let after = cursor::read(&asked.site, &own, listing.cursor.as_deref()).await?;
     let coordinator = asked.coordinator().await?;
     let mut found = Leases { leases: Vec::new(), damaged: Vec::new(), next: None };
-    let mut read = 0;
-    while read < MAX_READ && found.leases.len() < most {
-        let page = coordinator.list(after.as_ref(), PAGE.min(most.max(50))).await?;
-        if page.entries.is_empty() {
-            return Ok(Json(found));
-        }
+    let reach = Beginnings::of(asked.caller.scope()).within(cursor::prefix(&text));
+    let steps = Steps { first: most.clamp(LEAST_PAGE, PAGE), further: PAGE, most: READS };
+    let mut walk = Walk::new(reach, after.as_ref(), steps);
+    while found.leases.len() < most
+        && let Some((at, step)) = walk.step()
+    {
+        let page = coordinator.list(at.as_ref(), step).await?;
+        let mut left = page.entries.len();
         for (name, seen) in page.entries {
-            let text = name.as_str();
-            if !text.starts_with(prefix) && text > prefix {
-                return Ok(Json(found));
-            }
-            let is_shown = pattern.as_ref().is_none_or(|pattern| pattern.matches(text));
-            if is_shown && asked.caller.sees(&asked.namespace, text) {
+            walk.pass(&name);
+            left -= 1;
+            let is_shown = pattern.as_ref().is_none_or(|pattern| pattern.matches(name.as_str()));
+            if is_shown && asked.caller.sees(&asked.namespace, name.as_str()) {
                 found.take(&name, seen.as_ref(), wanted.as_deref());
             }
-            (after, read) = (Some(name), read + 1);
             if found.leases.len() == most {
                 break;
             }
         }
-        if !page.more && found.leases.len() < most {
-            return Ok(Json(found));
-        }
+        walk.end(page.more || left > 0);
     }
-    found.next = cursor::after(&asked.site, &own, after.as_ref()).await?;
+    found.next = cursor::after(&asked.site, &own, walk.next().as_ref()).await?;
     Ok(Json(found))
 }
 

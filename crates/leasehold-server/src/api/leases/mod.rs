@@ -9,6 +9,7 @@ use crate::serve::Site;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub(super) use look::Damaged;
 pub(super) use view::state;
 
 pub(super) fn routes() -> OpenApiRouter<Site> {

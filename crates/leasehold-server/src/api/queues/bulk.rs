@@ -1,9 +1,11 @@
 //! Orders on many items at once: first they are counted, then what was counted is acted on.
 //!
-//! Promise: nothing that was not counted is touched. What was counted and has changed since is left as it is. Non-promise: a
-//! confirmation is no secret and no proof; it says what its bearer has seen.
+//! Promise: nothing that was not counted is touched: a confirmation is sealed by the server that counted. What was counted and has
+//! changed since is left as it is. An order that has begun continues after its client disconnects. Non-promise: a confirmation does
+//! not expire, and whoever may give the order may send that of somebody else.
 
 use crate::access::Verb;
+use crate::access::seal::Seal;
 use crate::api::asked::Asked;
 use crate::api::reading::{duration, field, read};
 use crate::api::values::Time;
@@ -12,7 +14,8 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leasehold_core::{LeaseName, Nonce, Timestamp, Why};
+use leasehold_core::{Error, LeaseName, Nonce, Timestamp, Who, Why};
+use leasehold_stores::Namespace;
 use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{Item, ItemName, Queue, State};
 use ring::digest::{SHA256, digest};
@@ -39,6 +42,15 @@ pub enum Act {
     Purge,
 }
 
+impl Act {
+    const fn word(self) -> &'static str {
+        match self {
+            Act::Retry => "retry",
+            Act::Purge => "purge",
+        }
+    }
+}
+
 /// What is to be counted.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -54,7 +66,7 @@ pub struct Counting {
     with_dead: bool,
 }
 
-/// What was counted.
+/// How many items an order would act on, and what confirms it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Counted {
     /// What would be done.
@@ -114,14 +126,15 @@ mod marks {
 }
 
 impl Confirmation {
-    fn write(&self) -> String {
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    fn seal(&self, seal: &Seal, namespace: &Namespace) -> Result<String, Error> {
+        let bytes = serde_json::to_vec(self).unwrap_or_default();
+        seal.confirmation(&[namespace.as_str(), &self.queue, self.act.word()], bytes)
     }
 
-    fn read(text: &str, queue: &Queue, act: Act) -> Result<Self, Problem> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-        let read = bytes.and_then(|bytes| serde_json::from_slice::<Confirmation>(&bytes).ok());
-        read.filter(|read| read.queue == queue.name().as_str() && read.act == act).ok_or_else(|| {
+    async fn read(text: &str, asked: &Asked, queue: &Queue, act: Act) -> Result<Self, Problem> {
+        let order = [asked.namespace.as_str(), queue.name().as_str(), act.word()];
+        let bytes = asked.site.seal().await?.counted(&order, text);
+        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or_else(|| {
             let detail = "field `confirm`: it is not what counting this queue for this act answered; count first";
             Problem::invalid(detail).with("field", "confirm")
         })
@@ -203,7 +216,8 @@ pub async fn count(asked: Asked, body: Bytes) -> Result<Json<Counted>, Problem> 
         }
     };
     wanted.counted.sort_unstable();
-    let (exact, confirm) = (wanted.through.is_none(), wanted.write());
+    let confirm = wanted.seal(asked.site.seal().await?, &asked.namespace)?;
+    let exact = wanted.through.is_none();
     Ok(Json(Counted { act, count, exact, confirm, at: now.into() }))
 }
 
@@ -211,13 +225,13 @@ pub async fn count(asked: Asked, body: Bytes) -> Result<Json<Counted>, Problem> 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmed {
-    /// What counting answered.
+    /// The `confirm` of a count, or the `next` of an earlier answer.
     confirm: String,
     /// For the items' histories, in one line.
     why: String,
 }
 
-/// What was done.
+/// How far an order has come.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Acted {
     /// To how many items.
@@ -229,16 +243,54 @@ pub struct Acted {
     next: Option<String>,
 }
 
+/// Carries out an order to its end, whether or not the client still waits. It keeps its permit among the requests under way for as
+/// long.
+async fn to_its_end<T: Send + 'static>(
+    permit: Waiter,
+    order: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Problem> {
+    let working = tokio::spawn(async move {
+        let done = order.await;
+        drop(permit);
+        done
+    });
+    working.await.map_err(|_| {
+        let detail = "the order broke off; count again to see what is left";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    })
+}
+
 /// Puts back in line what was counted, up to 1000 items at a time.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/bulk/retry", tag = "operators", request_body = Confirmed,
     responses((status = 200, description = "What was done.", body = Acted)))]
-pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
+pub async fn retry(asked: Asked, permit: Waiter, body: Bytes) -> Result<Json<Acted>, Problem> {
     asked.queue_name(Verb::Operate)?;
     let Confirmed { confirm, why } = read(&body)?;
     let why = field("why", Why::named("why", why))?;
     let queue = asked.queue(Verb::Operate).await?;
-    let mut wanted = Confirmation::read(&confirm, &queue, Act::Retry)?;
-    let mut after: Option<LeaseName> = field("confirm", wanted.after.clone().map(LeaseName::new).transpose())?;
+    let mut wanted = Confirmation::read(&confirm, &asked, &queue, Act::Retry).await?;
+    let after: Option<LeaseName> = field("confirm", wanted.after.clone().map(LeaseName::new).transpose())?;
+    let who = asked.who();
+    let (wanted, mut acted, next) = to_its_end(permit, async move {
+        let (acted, next) = retry_all(&queue, &wanted, after, &who, &why).await?;
+        wanted.after = next.as_ref().map(ToString::to_string);
+        Ok::<_, Error>((wanted, acted, next))
+    })
+    .await??;
+    if next.is_some() {
+        acted.next = Some(wanted.seal(asked.site.seal().await?, &asked.namespace)?);
+    }
+    Ok(Json(acted))
+}
+
+/// Puts back in line what was counted, from this name on; where to continue if there may be more.
+async fn retry_all(
+    queue: &Queue,
+    wanted: &Confirmation,
+    mut after: Option<LeaseName>,
+    who: &Who,
+    why: &Why,
+) -> Result<(Acted, Option<LeaseName>), Error> {
     let mut acted = Acted { done: 0, skipped: 0, next: None };
     loop {
         let page = queue.list(after.as_ref(), PAGE).await?;
@@ -247,23 +299,17 @@ pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
             if !wanted.has(name, item) {
                 continue;
             }
-            let order = Order::Retry { past: None };
-            let who = asked.who();
-            let ordered = queue.operate_as(Nonce::random(), &name.id, who, why.clone(), Some(item.epoch), order).await;
-            match ordered {
+            let (nonce, order) = (Nonce::random(), Order::Retry { past: None });
+            match queue.operate_as(nonce, &name.id, who.clone(), why.clone(), Some(item.epoch), order).await {
                 Ok(_) => acted.done += 1,
-                Err(error) if error.is_retryable() && acted.done == 0 && acted.skipped == 0 => return Err(error.into()),
+                Err(error) if error.is_retryable() && acted.done == 0 && acted.skipped == 0 => return Err(error),
                 Err(_) => acted.skipped += 1,
             }
         }
         let is_beyond = |next: &LeaseName| wanted.through.as_ref().is_some_and(|last| next.as_str() >= last.as_str());
         match page.next.filter(|next| !is_beyond(next)) {
-            None => return Ok(Json(acted)),
-            Some(next) if acted.done + acted.skipped >= MAX_RETRIED as u64 => {
-                wanted.after = Some(next.to_string());
-                acted.next = Some(wanted.write());
-                return Ok(Json(acted));
-            }
+            None => return Ok((acted, None)),
+            Some(next) if acted.done + acted.skipped >= MAX_RETRIED as u64 => return Ok((acted, Some(next))),
             Some(next) => after = Some(next),
         }
     }
@@ -272,15 +318,14 @@ pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
 /// Removes what was counted. The keys of removed items may be used again.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/bulk/purge", tag = "operators", request_body = Confirmed,
     responses((status = 200, description = "What was done.", body = Acted)))]
-pub async fn purge(asked: Asked, place: Waiter, body: Bytes) -> Result<Json<Acted>, Problem> {
+pub async fn purge(asked: Asked, permit: Waiter, body: Bytes) -> Result<Json<Acted>, Problem> {
     asked.queue_name(Verb::Operate)?;
     let Confirmed { confirm, why } = read(&body)?;
     let why = field("why", Why::named("why", why))?;
     let queue = asked.queue(Verb::Operate).await?;
-    let wanted = Confirmation::read(&confirm, &queue, Act::Purge)?;
+    let wanted = Confirmation::read(&confirm, &asked, &queue, Act::Purge).await?;
     let key = asked.caller.key.clone();
-    // To its end, whether or not the client still waits. It keeps its place among the requests under way for as long.
-    let working = tokio::spawn(async move {
+    let done = to_its_end(permit, async move {
         let (key, queue_name, why) = (key.as_str(), wanted.queue.as_str(), why.as_str());
         // What is gone has no history to write it in, and a server may be killed before the last item.
         tracing::info!(
@@ -296,12 +341,8 @@ pub async fn purge(asked: Asked, place: Waiter, body: Bytes) -> Result<Json<Acte
             Ok(purged) => tracing::info!(key, queue = queue_name, items = purged.items, why, "purged items"),
             Err(error) => tracing::warn!(key, queue = queue_name, why, "a purge was interrupted: {error}"),
         }
-        drop(place);
         purged
-    });
-    let done = working.await.map_err(|_| {
-        let detail = "the purge broke off; count again to see what is left";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
-    })??;
+    })
+    .await??;
     Ok(Json(Acted { done: done.items as u64, skipped: done.troubles.len() as u64, next: None }))
 }

@@ -6,9 +6,10 @@
 use super::view::{EventView, ItemView, Payloads};
 use crate::access::Verb;
 use crate::api::asked::Asked;
-use crate::api::cursor;
+use crate::api::cursor::{self, Beginnings};
 use crate::api::reading::{Params, limit};
 use crate::api::values::Time;
+use crate::api::walk::{Steps, Walk};
 use crate::serve::{Json, Problem};
 use leasehold_core::store::Range;
 use leasehold_core::{Kind, LeaseName, Shelf};
@@ -39,7 +40,7 @@ pub struct Going {
 /// Queues, in the order of their names.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Queues {
-    /// Their names.
+    /// Their names, sorted.
     queues: Vec<String>,
     /// There may be more: give this as `cursor`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,33 +54,35 @@ pub async fn queues(asked: Asked, Params(going): Params<Going>) -> Result<Json<Q
     asked.lists()?;
     let most = limit(going.limit, 100, 1_000)?;
     let listing = ["queues", asked.namespace.as_str()];
-    let mut after = cursor::read(&asked.site, &listing, going.cursor.as_deref()).await?;
+    let after = cursor::read(&asked.site, &listing, going.cursor.as_deref()).await?;
     let coordinator = asked.coordinator().await?;
     // How full a page is, and whether another follows, must not count the queues that the key is not for.
     let mut seen: Vec<LeaseName> = Vec::new();
-    for _ in 0..QUEUE_READS {
-        let page = coordinator.store().list(Shelf::Queue, Range::new(after.as_ref(), most + 1)).await?;
-        after = page.entries.last().map(|(name, _)| name.clone());
-        let names = page.entries.into_iter().map(|(name, _)| name);
-        seen.extend(names.filter(|name| asked.caller.sees(&asked.namespace, name.as_str())));
+    let steps = Steps { first: most + 1, further: PAGE, most: QUEUE_READS };
+    let mut walk = Walk::new(Beginnings::of(asked.caller.scope()), after.as_ref(), steps);
+    let next = loop {
+        let Some((at, step)) = walk.step() else { break walk.next() };
+        let page = coordinator.store().list(Shelf::Queue, Range::new(at.as_ref(), step)).await?;
+        for (name, _) in page.entries {
+            walk.pass(&name);
+            if asked.caller.sees(&asked.namespace, name.as_str()) {
+                seen.push(name);
+            }
+        }
         if seen.len() > most {
             seen.truncate(most);
-            after = seen.last().cloned();
-            break;
+            break seen.last().cloned();
         }
-        if !page.more {
-            after = None;
-            break;
-        }
-    }
-    let next = cursor::after(&asked.site, &listing, after.as_ref()).await?;
+        walk.end(page.more);
+    };
+    let next = cursor::after(&asked.site, &listing, next.as_ref()).await?;
     Ok(Json(Queues { queues: seen.iter().map(ToString::to_string).collect(), next }))
 }
 
 /// How many items are in each state.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Counts {
-    /// The queue.
+    /// The name of the queue.
     queue: String,
     /// May be claimed now.
     ready: u64,
@@ -87,13 +90,13 @@ pub struct Counts {
     delayed: u64,
     /// Somebody works on them, or did until the claim ran out.
     claimed: u64,
-    /// Given up.
+    /// Given up, as dead letters.
     dead: u64,
-    /// Completed.
+    /// Completed by a worker.
     done: u64,
     /// Taken out by an operator.
     cancelled: u64,
-    /// Between stores.
+    /// Moving to another store, moved there, or arriving from one.
     elsewhere: u64,
     /// What could not be read, and so not counted.
     damaged: u64,

@@ -1,11 +1,10 @@
-//! How a page goes through a listing: from name to name, past what its visitor may not see, a bounded number of steps.
+//! How an answer goes through a listing: from name to name, past what its caller may not see, a bounded number of steps.
 //!
-//! Promise: whatever lies in front of what the visitor may see costs nothing, as far as names tell. A walk that ended before the
-//! last name says where to go on, so that a page never says that nothing is there when it only did not look. Non-promise: names
+//! Promise: whatever lies in front of what the caller may see costs nothing, as far as names tell. A walk that ended before the
+//! last name says where to go on, so that an answer never says that nothing is there when it only did not look. Non-promise: names
 //! that only a pattern tells apart (`*/docs`) are looked at one by one.
 
-use super::budget::SEARCH_STEP;
-use crate::api::cursor::Beginnings;
+use super::cursor::Beginnings;
 use leasehold_core::LeaseName;
 
 /// A walk through the names of a shelf.
@@ -14,16 +13,26 @@ pub struct Walk {
     reach: Beginnings,
     at: Option<LeaseName>,
     is_over: bool,
-    steps: usize,
-    size: usize,
+    steps: Steps,
+}
+
+/// How much a walk reads.
+#[derive(Debug, Clone, Copy)]
+pub struct Steps {
+    /// How many records its first step reads: what is wanted, if none of it is hidden.
+    pub first: usize,
+    /// How many each further step reads.
+    pub further: usize,
+    /// How many steps it takes at most.
+    pub most: usize,
 }
 
 impl Walk {
-    /// Behind this name, or from the beginning on: one step of the first size, and as many larger ones as are allowed.
-    pub fn new(reach: Beginnings, after: Option<&LeaseName>, first: usize, steps: usize) -> Self {
+    /// Behind this name, or from the beginning on.
+    pub fn new(reach: Beginnings, after: Option<&LeaseName>, steps: Steps) -> Self {
         let at = after.map_or_else(|| reach.first(), |after| reach.after(after));
         let is_over = reach.is_empty() || (after.is_some() && at.is_none());
-        Walk { reach, at, is_over, steps, size: first }
+        Walk { reach, at, is_over, steps }
     }
 
     /// Where to list from next, and how many; none if there is no more, or the steps are spent.
@@ -31,8 +40,8 @@ impl Walk {
         if self.is_over {
             return None;
         }
-        self.steps = self.steps.checked_sub(1)?;
-        Some((self.at.clone(), std::mem::replace(&mut self.size, SEARCH_STEP)))
+        self.steps.most = self.steps.most.checked_sub(1)?;
+        Some((self.at.clone(), std::mem::replace(&mut self.steps.first, self.steps.further)))
     }
 
     /// Notes that this name was looked at.
