@@ -217,7 +217,8 @@ fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
     let again = scheduler(&home, "old.toml");
     eventually("it has said so", || plan("old.toml") == [is("gone", "outdated"), is("tick", "outdated")]);
     let said = stop(again).stderr;
-    assert!(said.contains("a newer file defines job `tick` otherwise (team on"), "{said}");
+    assert!(said.contains("a newer file defines job `tick` differently (team on"), "{said}");
+    assert!(said.contains("a newer file is without job `gone` (team, revision 2, written "), "{said}");
     assert_eq!(plan("new.toml"), [is("tick", "same")]);
     stop(new);
 }
