@@ -10,7 +10,7 @@ use crate::args::ScheduleRun;
 use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::metrics::{Monitor, Probed};
+use crate::metrics::{Monitor, Probed, STUCK};
 use crate::service::ServiceManager;
 use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use crate::{log, orphans, output};
@@ -26,9 +26,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// A scheduler whose loop did not turn for so long is stuck: it turns every 10 s at least, and no answer of a store takes a
-/// minute.
-const STUCK: Duration = Duration::from_secs(120);
 /// How many jobs run at once at most, unless it is said.
 const MAX_RUNNING: u32 = 64;
 pub const LABELS: &str = "LEASEHOLD_ON";
@@ -130,12 +127,6 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     orphans::reap_as_init();
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
     let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
-    // Before anything runs: an address that is taken is a mistake.
-    let monitor = Monitor::start(context, Probed::Store(coordinator.clone())).await?;
-    monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
-    announce(&jobs, &labels);
-    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
-    public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let (reporter, ours) = (Arc::new(Reporter::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
         coordinator.clone().for_others(),
@@ -145,10 +136,16 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
         ours,
     );
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
+    let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
+    // Before anything runs: an address that is taken is a mistake.
+    let monitor = Monitor::start(context, Probed::Scheduler(coordinator.clone(), pulse.clone())).await?;
+    monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
+    announce(&jobs, &labels);
+    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
+    public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
     let look = manager.interval().map_or(LOOK, |interval| interval.min(LOOK));
     let mut running = tokio::spawn(scheduler.run());
     let announced = Announced::start(coordinator.store().clone(), Presence::own(Role::Scheduler, None));
