@@ -243,6 +243,34 @@ fn a_store_that_is_changed_in_the_file_waits_for_a_restart_and_is_reported() {
 }
 
 #[test]
+fn output_that_is_turned_off_in_the_file_is_kept_of_no_later_run() {
+    let home = Home::new(On::Sqlite);
+    let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo hunter2; echo $LEASEHOLD_SLOT >> ran'\n";
+    let write = |head: &str| jobs(&home, &format!("{head}\n{job}"));
+    write("output = 'one'");
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+    let is_kept = |slot: &str| home.done(&["logs", "tick", slot]).code == 0;
+    let first = home.words("ran").remove(0);
+    eventually("its output is kept", || is_kept(&first));
+    write("output = 'off'\nhistory_transfers = 200");
+    let history = "setting `history_transfers` is now `200` in the file, and stays `";
+    let is_taken_up = || home.read("log").matches("scheduling 1 job").count() > 1;
+    eventually("the file is taken up", || is_taken_up() && home.read("log").contains(history));
+    // One may have begun before.
+    let before = home.read("ran").lines().count();
+    eventually("jobs run on", || home.read("ran").lines().count() >= before + 3);
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    let ran = home.read("ran");
+    let slots: Vec<&str> = ran.lines().skip(before + 1).collect();
+    jobs(&home, &format!("output = 'one'\n{job}"));
+    assert!(is_kept(&first), "what was kept stays");
+    assert!(!slots.iter().any(|slot| is_kept(slot)), "{slots:?}");
+    assert!(!home.read("log").contains("setting `output`"), "{}", home.read("log"));
+}
+
+#[test]
 fn a_file_that_is_wrong_while_jobs_are_due_fails_none_of_them() {
     let home = Home::new(On::Sqlite);
     let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo $LEASEHOLD_SLOT >> ran'\n";

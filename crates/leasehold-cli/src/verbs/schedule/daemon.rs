@@ -135,7 +135,6 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
         reporter.clone(),
         ours,
     );
-    let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
     // Before anything runs: an address that is taken is a mistake.
     let monitor = Monitor::start(context, Probed::Scheduler(coordinator.clone(), pulse.clone())).await?;
@@ -144,6 +143,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
     public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
+    let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let look = manager.interval().map_or(LOOK, |interval| interval.min(LOOK));
@@ -172,7 +172,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
             () = SystemClock.sleep_until(SystemClock.now() + look) => {
                 let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public, processes: &processes }),
                     None if before.is_some() => {
                         output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
@@ -218,8 +218,12 @@ fn status(jobs: &Jobs, labels: &[String]) -> String {
 fn announce(jobs: &Jobs, labels: &[String]) {
     output::say(&status(jobs, labels));
     // The others run all the same.
-    for error in jobs.for_machine(labels).iter().filter_map(|job| check_here(job).err()) {
-        output::say(&format!("its runs will fail: {error}"));
+    for job in jobs.for_machine(labels) {
+        if let Err(error) = check_here(&job) {
+            let (name, error) = (format!("job `{}`", job.name), error.to_string());
+            let why = error.strip_prefix(&format!("{name}: ")).unwrap_or(&error);
+            output::say(&format!("runs of {name} will fail here: {why}"));
+        }
     }
 }
 
@@ -229,6 +233,7 @@ struct Informed<'a> {
     monitor: Option<&'a Monitor>,
     public: &'a mut Public,
 }
+    processes: &'a Processes,
 
 /// The new jobs, or the old ones if the new are wrong.
 fn reload(

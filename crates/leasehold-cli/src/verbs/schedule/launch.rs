@@ -32,7 +32,8 @@ const MAX_ENV_FILE: usize = 128 * 1024;
 pub struct Processes {
     coordinator: Coordinator,
     store: String,
-    output: Output,
+    /// For the runs that begin from now on.
+    output: Mutex<Output>,
     /// Between SIGTERM and SIGKILL, for jobs that do not say.
     grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
@@ -43,7 +44,7 @@ pub struct Processes {
 impl Processes {
     pub fn new(coordinator: Coordinator, settings: &Settings, prefix: Prefix) -> Self {
         let (store, grace) = (settings.store.value.portable(), settings.grace.value);
-        let output = Output { settings: settings.output_environment(), prefix };
+        let output = Mutex::new(Output { settings: settings.output_environment(), prefix });
         Processes { coordinator, store, output, grace, running: Mutex::default(), notifier: Mutex::default() }
     }
 
@@ -53,6 +54,11 @@ impl Processes {
     }
 
     /// Tells how a run ended, after its seat is free for the next.
+    /// Keeps the output of runs as these settings say from now on.
+    pub fn keep_output(&self, settings: &Settings) {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).settings = settings.output_environment();
+    }
+
     fn tell(&self, start: &Start, code: Option<i32>, why: Option<String>) {
         let notifier = self.notifier.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(notifier) = notifier else { return };
@@ -73,7 +79,7 @@ impl Processes {
 }
 
 /// What becomes of a job's output.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Output {
     /// Where it is kept, for a process that reads no files.
     pub settings: [(&'static str, String); 3],
@@ -190,7 +196,8 @@ pub fn words(command: &mut Command, job: &Job) {
 impl Launcher for Processes {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (job, token) = (&start.job, start.grant.token());
-        let mut command = match run(job, job.name.as_str(), &self.store, &self.output) {
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut command = match run(job, job.name.as_str(), &self.store, &output) {
             Ok(command) => command,
             // Its folder or its file of variables: it would fail as often as it was tried.
             Err(error) if error.kind() == Kind::Unsupported => {
