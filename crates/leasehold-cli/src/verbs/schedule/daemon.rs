@@ -65,8 +65,9 @@ impl Watcher for Reporter {
             }
             Decided::Interrupted(slot, epoch, ended) => {
                 let slot = slot_text(slot);
-                // One that could give its lease back has told its outcome.
-                let outcome = (ended != Outcome::Lost).then(|| Fate::Lost.as_str());
+                // One that could give its lease back has told its outcome, and so has one that an operator evicted.
+                let has_told = matches!(ended, Outcome::Lost | Outcome::Evicted);
+                let outcome = (!has_told).then(|| Fate::Lost.as_str());
                 tracing::warn!(
                     target: log::RUNS, job, slot, epoch = epoch.get(), outcome,
                     "`{name}` for slot {slot} was interrupted under epoch {epoch}; it is run again"
