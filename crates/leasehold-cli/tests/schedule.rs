@@ -296,7 +296,8 @@ fn a_folder_that_is_not_there_fails_the_slot_and_is_named() {
     jobs(&home, "[[job]]\nname = 'tick'\nevery = '1s'\ncwd = '/nonexistent/place'\ncommand = 'true'\n");
     let log = std::fs::File::create(home.path("log")).unwrap();
     let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
-    let told = "failed: the run could not be started: job `tick`: its cwd `/nonexistent/place` is not a folder here";
+    let told =
+        "could not be started, and counts as failed: job `tick`: its cwd `/nonexistent/place` is not a folder here";
     eventually("it is told", || home.read("log").contains(told));
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);
