@@ -110,7 +110,7 @@ fn retries_share_a_lease_and_a_key() {
     ];
     let done = home.done(&args).expect(0);
     assert!(done.stderr.contains("try 1 of 6 of `"), "{done:?}");
-    assert!(done.stderr.contains(" ended with exit code 1; the next in 10ms"), "{done:?}");
+    assert!(done.stderr.contains(" ended with exit code 1; next try in 10ms"), "{done:?}");
     let words = home.words("tries");
     assert_eq!(words.len(), 6);
     assert!(words.chunks(2).all(|pair| pair == &words[..2]), "{words:?}");
@@ -303,7 +303,10 @@ fn a_folder_that_is_not_there_fails_the_slot_and_is_named() {
     daemon.end().expect(0);
     assert_eq!(runs(&home, "tick")[0]["fate"], "failed");
     let log = home.read("log");
-    assert!(log.contains("its runs will fail: ") && !log.contains("problem with job"), "one line for each: {log}");
+    assert!(
+        log.contains("runs of job `tick` will fail here: its cwd `") && !log.contains("problem with job"),
+        "one line for each: {log}"
+    );
     for verb in [&["schedule", "check"][..], &["schedule", "trigger", "tick"]] {
         let refused = home.done(verb).expect(78);
         assert!(refused.stderr.contains("its cwd `/nonexistent/place` is not a folder here"), "{refused:?}");

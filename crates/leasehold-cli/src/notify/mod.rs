@@ -289,7 +289,11 @@ async fn bounded(name: &str, judging: impl Future<Output = Result<()>>) {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "the store does not answer".to_owned(),
     };
-    tracing::warn!(lease = name, error, "cannot tell yet how `{name}` ended; whoever looks next will: {error}");
+    tracing::warn!(
+        lease = name,
+        error,
+        "could not check whether to notify about `{name}`: {error}; the next look will"
+    );
 }
 
 /// Says what goes wrong, each thing once until all goes well again.

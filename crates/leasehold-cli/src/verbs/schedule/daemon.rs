@@ -143,8 +143,8 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     announce(&jobs, &labels);
     let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
     public.take_up(&jobs, Some(settings.notify.read_or_say()));
-    let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
+    let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let look = manager.interval().map_or(LOOK, |interval| interval.min(LOOK));
@@ -167,7 +167,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
             }
             _ = hangup.recv() => {
                 seen = file_stamp(&jobs.path);
-                reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
+                reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public, processes: &processes });
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + look) => {
@@ -233,8 +233,8 @@ struct Informed<'a> {
     manager: &'a ServiceManager,
     monitor: Option<&'a Monitor>,
     public: &'a mut Public,
-}
     processes: &'a Processes,
+}
 
 /// The new jobs, or the old ones if the new are wrong.
 fn reload(
@@ -259,6 +259,7 @@ fn reload(
             }
             log::follow(&changed);
             settings_needing_restart(in_force, &changed).iter().for_each(|line| output::say(line));
+            informed.processes.keep_output(&changed);
             announce(&jobs, labels);
             informed.manager.status(&status(&jobs, labels));
             informed.public.take_up(&jobs, rules.ok());
@@ -276,7 +277,7 @@ fn settings_needing_restart(in_force: &Settings, changed: &Settings) -> Vec<Stri
     both.filter(|((name, old, _), (_, new, _))| match *name {
         // What is hidden from people may have changed too.
         "store" => !is_same_store,
-        "ttl" | "label" | "grace" | "metrics" | "metrics_leases" => old != new,
+        "ttl" | "label" | "grace" | "metrics" | "metrics_leases" | "history_transfers" | "history_age" => old != new,
         _ => false,
     })
     .map(|((name, old, _), (_, new, _))| {
