@@ -153,6 +153,25 @@ fn a_run_that_stalled_has_one_outcome_though_its_slot_is_run_again() {
 }
 
 #[test]
+fn a_run_that_is_revoked_has_one_outcome_though_its_slot_is_run_again() {
+    let home = Home::new(On::Sqlite);
+    let command = "[ -e again ] && exit; touch again; echo $$ > pid; exec sleep 100";
+    jobs(&home, &format!("[[job]]\nname = 'job'\nevery = '1s'\nttl = '6s'\ncommand = '{command}'\n"));
+    let daemon = start(&home, &["schedule", "--log-format", "json"], "log");
+    home.words("pid");
+    home.done(&["revoke", "job", "--by", "ann", "--why", "it hangs"]).expect(0);
+    let told = || lines(&home.read("log")).into_iter().filter(|line| line["job"] == "job").collect::<Vec<_>>();
+    let find = |words: &str| told().into_iter().find(|line| line["message"].as_str().unwrap().contains(words));
+    eventually("the slot is run again", || find("succeeded").is_some());
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    let ends: Vec<_> = told().into_iter().filter(|line| line["epoch"] == 1 && line["outcome"].is_string()).collect();
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    assert!(ends[0]["message"].as_str().unwrap().contains("revoked by ann (it hangs)"), "{ends:?}");
+    assert!(find("was interrupted").unwrap()["outcome"].is_null());
+}
+
+#[test]
 fn a_worker_tells_of_each_item() {
     let home = Home::new(On::Sqlite);
     for (text, attempts) in [("good", "2"), ("bad", "1"), ("again", "2")] {

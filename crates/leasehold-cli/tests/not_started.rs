@@ -6,7 +6,7 @@
 mod common;
 
 use common::slots::{jobs, rare_slot, runs};
-use common::{Done, Home, On, descendants, eventually, is_alive, signal};
+use common::{Done, Home, On, Running, descendants, eventually, is_alive, signal};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -99,6 +99,24 @@ fn the_scheduler_runs_a_slot_that_could_not_be_started_when_it_can() {
     signal(scheduler.pid(), "TERM");
     scheduler.end().expect(0);
     assert_eq!(home.words("ran")[0], first.unwrap(), "it comes first");
+}
+
+#[test]
+fn a_run_that_refuses_what_it_was_told_has_failed_and_runs_says_why() {
+    let home = Home::new(On::Sqlite);
+    // The folder is not there, which only the run finds out.
+    jobs(&home, "[[job]]\nname = 'job'\nevery = '1s'\nguards = ['file:nowhere/out.json']\ncommand = 'true'\n");
+    let log = File::create(home.path("log")).unwrap();
+    let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+    let told = " could not be started (exit code 64), and counts as failed";
+    eventually("it is told", || home.read("log").contains(told));
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    assert!(home.read("log").contains("does not exist; create it first"), "{}", home.read("log"));
+    let all = runs(&home, "job");
+    let failed = all.iter().find(|run| run["fate"] == "failed").unwrap();
+    let why = "`run` refused what it was told, such as a guard or a setting; the scheduler's log says more";
+    assert_eq!((&failed["why"], &failed["exit"]), (&why.into(), &64.into()), "{failed}");
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn retries_share_a_lease_and_a_key() {
     ];
     let done = home.done(&args).expect(0);
     assert!(done.stderr.contains("try 1 of 6 of `"), "{done:?}");
-    assert!(done.stderr.contains(" ended with exit code 1; the next in 10ms"), "{done:?}");
+    assert!(done.stderr.contains(" ended with exit code 1; next try in 10ms"), "{done:?}");
     let words = home.words("tries");
     assert_eq!(words.len(), 6);
     assert!(words.chunks(2).all(|pair| pair == &words[..2]), "{words:?}");
@@ -243,6 +243,34 @@ fn a_store_that_is_changed_in_the_file_waits_for_a_restart_and_is_reported() {
 }
 
 #[test]
+fn output_that_is_turned_off_in_the_file_is_kept_of_no_later_run() {
+    let home = Home::new(On::Sqlite);
+    let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo hunter2; echo $LEASEHOLD_SLOT >> ran'\n";
+    let write = |head: &str| jobs(&home, &format!("{head}\n{job}"));
+    write("output = 'one'");
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+    let is_kept = |slot: &str| home.done(&["logs", "tick", slot]).code == 0;
+    let first = home.words("ran").remove(0);
+    eventually("its output is kept", || is_kept(&first));
+    write("output = 'off'\nhistory_transfers = 200");
+    let history = "setting `history_transfers` is now `200` in the file, and stays `";
+    let is_taken_up = || home.read("log").matches("scheduling 1 job").count() > 1;
+    eventually("the file is taken up", || is_taken_up() && home.read("log").contains(history));
+    // One may have begun before.
+    let before = home.read("ran").lines().count();
+    eventually("jobs run on", || home.read("ran").lines().count() >= before + 3);
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    let ran = home.read("ran");
+    let slots: Vec<&str> = ran.lines().skip(before + 1).collect();
+    jobs(&home, &format!("output = 'one'\n{job}"));
+    assert!(is_kept(&first), "what was kept stays");
+    assert!(!slots.iter().any(|slot| is_kept(slot)), "{slots:?}");
+    assert!(!home.read("log").contains("setting `output`"), "{}", home.read("log"));
+}
+
+#[test]
 fn a_file_that_is_wrong_while_jobs_are_due_fails_none_of_them() {
     let home = Home::new(On::Sqlite);
     let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo $LEASEHOLD_SLOT >> ran'\n";
@@ -268,13 +296,17 @@ fn a_folder_that_is_not_there_fails_the_slot_and_is_named() {
     jobs(&home, "[[job]]\nname = 'tick'\nevery = '1s'\ncwd = '/nonexistent/place'\ncommand = 'true'\n");
     let log = std::fs::File::create(home.path("log")).unwrap();
     let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
-    let told = "failed: the run could not be started: job `tick`: its cwd `/nonexistent/place` is not a folder here";
+    let told =
+        "could not be started, and counts as failed: job `tick`: its cwd `/nonexistent/place` is not a folder here";
     eventually("it is told", || home.read("log").contains(told));
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);
     assert_eq!(runs(&home, "tick")[0]["fate"], "failed");
     let log = home.read("log");
-    assert!(log.contains("its runs will fail: ") && !log.contains("problem with job"), "one line for each: {log}");
+    assert!(
+        log.contains("runs of job `tick` will fail here: its cwd `") && !log.contains("problem with job"),
+        "one line for each: {log}"
+    );
     for verb in [&["schedule", "check"][..], &["schedule", "trigger", "tick"]] {
         let refused = home.done(verb).expect(78);
         assert!(refused.stderr.contains("its cwd `/nonexistent/place` is not a folder here"), "{refused:?}");

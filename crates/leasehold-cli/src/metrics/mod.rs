@@ -14,7 +14,7 @@ mod snapshot;
 
 pub use exposition::Exposition;
 pub use families::{Own, states, text};
-pub use health::Probed;
+pub use health::{Probed, STUCK};
 #[cfg(feature = "server")]
 pub use server::Served;
 pub use snapshot::{Snapshot, all_counters, queue_names};
@@ -79,8 +79,8 @@ impl Monitor {
         let listener = address.listen().await?;
         output::say(&format!("metrics and health on http://{}{METRICS}", listener.address()));
         let monitor = Arc::new(Monitor {
+            health: Health::new(&probed),
             probed,
-            health: Health::default(),
             requests: context.requests.clone(),
             patterns: settings.metrics_leases.value.clone(),
             jobs: Mutex::default(),
@@ -115,10 +115,7 @@ impl Monitor {
     async fn metrics(&self) -> Page {
         let found = self.snapshot().await;
         let jobs = self.jobs.lock().clone();
-        let store = match &self.probed {
-            Probed::Store(coordinator) => Some(coordinator.store().capabilities().name),
-            Probed::Spool(_) => None,
-        };
+        let store = self.probed.coordinator().map(|coordinator| coordinator.store().capabilities().name);
         let own = Own { store, requests: &self.requests, jobs: &jobs, more: self.more.as_deref() };
         Page { is_well: true, kind: exposition::KIND, text: text(&own, found.as_deref()) }
     }
@@ -134,7 +131,9 @@ impl Monitor {
         let jobs = self.jobs.lock().clone();
         let reading = async {
             match &self.probed {
-                Probed::Store(coordinator) => Snapshot::take(coordinator, &self.patterns, &jobs).await,
+                Probed::Store(coordinator) | Probed::Scheduler(coordinator, _) => {
+                    Snapshot::take(coordinator, &self.patterns, &jobs).await
+                }
                 Probed::Spool(path) => spool(path),
             }
         };

@@ -324,7 +324,12 @@ async fn bounded(named: Named<'_>, judging: impl Future<Output = Result<()>>) {
         Err(_) => "the store does not answer".to_owned(),
     };
     let (lease, queue) = named.fields();
-    tracing::warn!(lease, queue, error, "cannot tell yet how `{name}` ended; whoever looks next will: {error}");
+    tracing::warn!(
+        lease,
+        queue,
+        error,
+        "could not check whether to notify about `{name}`: {error}; the next look will"
+    );
 }
 
 /// Says what goes wrong, each thing once until all goes well again.

@@ -66,7 +66,7 @@ impl NotifyTables {
     pub fn read_or_say(&self) -> Vec<Told> {
         let (read, wrong) = self.read_each();
         for error in wrong {
-            tracing::warn!(%error, "{error}; nobody is told by this table");
+            tracing::warn!(%error, "{error}; this table sends no notifications");
         }
         read
     }

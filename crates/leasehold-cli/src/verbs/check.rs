@@ -20,7 +20,7 @@ const FOUND: Exit = Exit::Code(1);
 
 pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
     let (rules, wrong) = context.settings()?.notify.read_each();
-    wrong.iter().for_each(|error| output::say(&format!("{error}; nobody is told by this table")));
+    wrong.iter().for_each(|error| output::say(&format!("{error}; this table sends no notifications")));
     debug_assert!(args.missed, "clap requires it");
     let Some(coordinator) = context.existing().await? else {
         context.print(|| Value::Array(Vec::new()), String::new)?;

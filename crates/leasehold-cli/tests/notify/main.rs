@@ -217,7 +217,8 @@ fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
     let again = scheduler(&home, "old.toml");
     eventually("it has said so", || plan("old.toml") == [is("gone", "outdated"), is("tick", "outdated")]);
     let said = stop(again).stderr;
-    assert!(said.contains("a newer file defines job `tick` otherwise (team on"), "{said}");
+    assert!(said.contains("a newer file defines job `tick` differently (team on"), "{said}");
+    assert!(said.contains("a newer file is without job `gone` (team, revision 2, written "), "{said}");
     assert_eq!(plan("new.toml"), [is("tick", "same")]);
     stop(new);
 }
@@ -253,7 +254,7 @@ fn a_plan_of_the_same_file_at_another_path_compares_it_with_the_deployed_one() {
     // One with jobs of two other files replaces neither.
     std::fs::write(home.path("other.toml"), job("more", "1h")).unwrap();
     let running = scheduler(&home, "other.toml");
-    eventually("the other is published", || plan("other.toml").stderr.contains("0 of 1 jobs differ"));
+    eventually("the other is published", || plan("other.toml").stderr.contains("0 of 1 job differ"));
     stop(running);
     std::fs::write(home.path("checkout/jobs.toml"), &checkout).unwrap();
     assert!(!plan("checkout/jobs.toml").stderr.contains("compared as if"));

@@ -65,7 +65,8 @@ impl Watched {
             }
             let is_new = match before {
                 Some(before) => state.differs(before),
-                None => !state.is_plain() || rule.needs_baseline(subject),
+                // What is over leaves nothing to compare with.
+                None => !state.is_plain() || (rule.needs_baseline(subject) && facts.over_by.is_none()),
             };
             if is_new {
                 next.standings.insert(channel.to_owned(), state);
@@ -88,6 +89,10 @@ impl Watched {
 
     pub fn has_waiting(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    pub fn has_outage(&self) -> bool {
+        self.standings.values().any(RuleState::has_outage)
     }
 
     fn holds_back(&self) -> bool {

@@ -7,10 +7,11 @@ use crate::queue::{Claimed, Claimer, Queue, State};
 use crate::schedule::{Definitions, FileRevision, Job, Publisher};
 use crate::tally::DeadLetter;
 use leasehold_core::clock::ManualClock;
+use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Change;
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Outcome, Shelf, Timestamp, Token,
-    Ttl,
+    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Operated, Outcome, Shelf,
+    Timestamp, Token, Ttl,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,4 +206,123 @@ async fn every_channel_is_notified_however_many_there_are_and_how_long_it_was_do
     }
     board.sweep().await.unwrap();
     assert!(fixture.delivered_to("c0").await.is_empty(), "once");
+}
+
+/// A file with this job, or without any.
+async fn publish(fixture: &Fixture, revision: u64, job: Option<&str>) {
+    let table = |name: &str| serde_json::json!({ "name": name, "every": "1h", "command": "true" });
+    let job = job.map(|name| Arc::new(Job::read(serde_json::from_value(table(name)).unwrap(), 1).unwrap()));
+    let revision = FileRevision::new(Some(revision), Duration::from_secs(1), "text");
+    let publisher = Publisher { owner: "team".into(), revision, host: "box".into() };
+    Definitions::new(fixture.coordinator.clone()).publish(job.as_slice(), &publisher).await.unwrap();
+}
+
+impl Fixture {
+    /// The messages of a sweep after so many minutes: which name each is about, its cause, and whether it is a reminder.
+    async fn swept(&self, minutes: u32) -> Vec<(String, String, bool)> {
+        self.clock.advance(MINUTE * minutes);
+        self.board.sweep().await.unwrap();
+        let told = self.delivered().await;
+        let words = |notice: &Notice| {
+            let cause = notice.body["data"]["cause"].as_str().unwrap().to_owned();
+            (notice.name().to_owned(), cause, notice.is_reminder())
+        };
+        let mut told: Vec<_> = told.iter().map(words).collect();
+        told.sort();
+        told
+    }
+
+    async fn forget(&self, lease: &LeaseName) {
+        let (by, why) = ("ann".parse().unwrap(), "unused".parse().unwrap());
+        let order = Order::Forget { idle: MINUTE };
+        let done = self.coordinator.operate(lease, by, why, order).await.unwrap();
+        assert!(matches!(done, Operated::Done(_)), "{done:?}");
+    }
+}
+
+fn told(name: &str, cause: &str, is_reminder: bool) -> (String, String, bool) {
+    (name.to_owned(), cause.to_owned(), is_reminder)
+}
+
+#[tokio::test]
+async fn a_retired_job_is_not_reminded_of_and_one_that_was_never_published_is() {
+    let fixture = Fixture::new(&[Cause::Failed, Cause::Recovered], Some(MINUTE * 30));
+    let (nightly, own): (LeaseName, LeaseName) = ("nightly".parse().unwrap(), "own".parse().unwrap());
+    publish(&fixture, 1, Some("nightly")).await;
+    for lease in [&nightly, &own] {
+        fixture.ends(lease, Outcome::Failed).await;
+    }
+    assert_eq!(fixture.swept(1).await, [told("nightly", "failed", false), told("own", "failed", false)]);
+    assert_eq!(fixture.swept(31).await, [told("nightly", "failed", true), told("own", "failed", true)]);
+    publish(&fixture, 2, None).await;
+    assert_eq!(fixture.swept(31).await, [told("own", "failed", true)]);
+    assert_eq!(fixture.swept(31).await, [told("own", "failed", true)]);
+    // It is published again: the next failure is another outage.
+    publish(&fixture, 3, Some("nightly")).await;
+    assert_eq!(fixture.swept(31).await, [told("own", "failed", true)]);
+    fixture.ends(&nightly, Outcome::Failed).await;
+    assert_eq!(fixture.swept(1).await, [told("nightly", "failed", false)]);
+    // By hand, as after `schedule retire`.
+    assert!(Definitions::new(fixture.coordinator.clone()).remove(&nightly).await.unwrap());
+    fixture.ends(&own, Outcome::Succeeded).await;
+    assert_eq!(fixture.swept(1).await, [told("own", "recovered", false)]);
+    assert!(fixture.swept(60).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_failure_just_before_its_job_was_retired_is_told_and_an_old_one_is_not() {
+    let fixture = Fixture::new(&[Cause::Failed, Cause::Missed], Some(MINUTE * 30));
+    let nightly: LeaseName = "nightly".parse().unwrap();
+    publish(&fixture, 1, Some("nightly")).await;
+    fixture.ends(&nightly, Outcome::Failed).await;
+    publish(&fixture, 2, None).await;
+    let later = fixture.clock.clone();
+    assert_eq!(fixture.swept(1).await, [told("nightly", "failed", false)]);
+    assert!(fixture.swept(60).await.is_empty());
+    later.advance(MINUTE * 60 * 48);
+    // A channel that is new by then.
+    let new = Rule { channel: "new".parse().unwrap(), ..rule(&[Cause::Failed, Cause::Missed]) };
+    let board = Board::new(fixture.coordinator.clone(), vec![new], StoreLocation::default());
+    board.sweep().await.unwrap();
+    assert!(fixture.delivered_to("new").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_job_that_nobody_ever_ran_is_not_reminded_of_once_it_is_retired_and_is_late_again_when_it_is_back() {
+    let fixture = Fixture::new(&[Cause::Late, Cause::Missed], Some(MINUTE * 30));
+    publish(&fixture, 1, Some("nightly")).await;
+    let first = fixture.swept(130).await;
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert_eq!(fixture.swept(31).await.iter().filter(|told| told.2).count(), 1);
+    publish(&fixture, 2, None).await;
+    assert!(fixture.swept(31).await.is_empty() && fixture.swept(31).await.is_empty());
+    publish(&fixture, 3, Some("nightly")).await;
+    let again = fixture.swept(130).await;
+    assert_eq!((again.len(), again[0].2), (1, false), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_forgotten_lease_is_not_reminded_of_and_has_no_record_of_a_rule_that_is_new() {
+    let fixture = Fixture::new(&[Cause::Failed], Some(MINUTE * 30));
+    let lease: LeaseName = "nightly".parse().unwrap();
+    fixture.ends(&lease, Outcome::Failed).await;
+    assert_eq!(fixture.swept(1).await, [told("nightly", "failed", false)]);
+    assert_eq!(fixture.swept(31).await, [told("nightly", "failed", true)]);
+    fixture.forget(&lease).await;
+    assert!(fixture.swept(31).await.is_empty() && fixture.swept(31).await.is_empty());
+    // Whoever uses it again begins anew.
+    fixture.ends(&lease, Outcome::Failed).await;
+    assert_eq!(fixture.swept(1).await, [told("nightly", "failed", false)]);
+    assert_eq!(fixture.swept(31).await, [told("nightly", "failed", true)]);
+
+    let fixture = Fixture::new(&[Cause::Fenced], None);
+    fixture.ends(&lease, Outcome::Succeeded).await;
+    fixture.clock.advance(MINUTE * 5);
+    fixture.forget(&lease).await;
+    assert!(fixture.swept(1).await.is_empty());
+    let key = Key::new(Shelf::Watch, &lease);
+    assert!(fixture.coordinator.store().read(&key).await.unwrap().value.is_none());
+    fixture.ends(&lease, Outcome::Succeeded).await;
+    assert!(fixture.swept(1).await.is_empty());
+    assert!(fixture.coordinator.store().read(&key).await.unwrap().value.is_some(), "it has a baseline now");
 }

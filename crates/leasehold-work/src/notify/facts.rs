@@ -143,6 +143,9 @@ pub struct Facts {
     pub(super) now: Option<Timestamp>,
     /// How its tenures ended, oldest first.
     pub(super) ends: Vec<End>,
+    /// Outages that began by this time are over without a message: the lease was forgotten then, or the job is retired
+    /// by now.
+    pub(super) over_by: Option<Timestamp>,
     /// The newest slot that was claimed.
     pub(super) claimed: Option<Slot>,
     /// Spans of slots that are dropped or will be: the first and the last slot of each.
@@ -184,7 +187,14 @@ impl Facts {
             ends.push(End { epoch: last.epoch, granted: last.at, slot: last.slot, outcome, at: tenure.deadline });
         }
         let claimed = record.slot.map(|mark| mark.slot);
-        Facts { lineage: record.lineage, now: Some(now), ends, claimed, ..Facts::default() }
+        let over_by = record.forgotten.as_ref().map(|mark| mark.at);
+        Facts { lineage: record.lineage, now: Some(now), ends, over_by, claimed, ..Facts::default() }
+    }
+
+    /// Adds that the job was published and is no longer, at the store's time.
+    #[must_use]
+    pub(super) fn retired(self, now: Timestamp) -> Self {
+        Facts { over_by: Some(now), ..self }
     }
 
     /// The facts about a queue: items that became dead letters just now.

@@ -206,7 +206,7 @@ impl MessageParts<'_> {
                 format!("{name} failed{}{slot}{why}", code.unwrap_or_default())
             }
             (None, Cause::Lost) if !why.is_empty() => format!("{name} lost its lease{slot}{why}"),
-            (None, Cause::Lost) => format!("{name} lost its lease, or its machine died{slot}"),
+            (None, Cause::Lost) => format!("{name} lost its lease{slot}, or its machine died"),
             (None, Cause::Fenced) => {
                 format!("a stale write of {name} was refused{}", more("refusals since the last message"))
             }
@@ -237,7 +237,7 @@ impl MessageParts<'_> {
             missed => text.push_str(&format!("; {missed} slots missed")),
         }
         if self.is_flapping {
-            text.push_str("; it goes up and down: quiet from now on until it is steady");
+            text.push_str("; it keeps failing and recovering: no more messages until it is steady");
         }
         if let Some(tail) = tail.filter(|tail| !tail.trim().is_empty() && self.cause != Cause::Recovered) {
             let lines: Vec<&str> = tail.trim_end().lines().collect();

@@ -4,7 +4,8 @@
 //! is late. It is up again after as many successes in a row as the rule says. While it is down, each cause is reported
 //! once, then there are reminders, then a message that it is up; for a job that nobody runs, late and missed slots
 //! count as one cause. Refused writes and dead letters are not states: the first is reported at once, and those within
-//! [`QUIET`] after it are reported together.
+//! [`QUIET`] after it are reported together. A job that was retired, or a lease that was forgotten, may never succeed
+//! again: what it was down with is dismissed, without a message.
 //!
 //! Promise: judging the same facts twice changes nothing. A name that goes down for the [`TURNS`]th time within
 //! [`STEADY`] is flapping. That message says so. Then there is none until the name has not gone down for [`STEADY`],
@@ -128,10 +129,12 @@ impl RuleState {
         });
         let mut judge = Judge { subject, rule, facts, now, state, over_at: None, notices: Vec::new() };
         judge.state.set_clock_back(now);
+        // A slot that is missed after that is another outage.
+        judge.state.dismiss(facts.over_by);
         for event in judge.events() {
             judge.apply(&event, before.is_some());
         }
-        judge.settle();
+        judge.settle(before.is_some());
         judge.gather();
         let Judge { mut state, mut notices, .. } = judge;
         for notice in &mut notices {
@@ -156,6 +159,29 @@ impl RuleState {
         self.held_back > 0
     }
 
+    /// Whether it is down, or was and nobody was notified yet that it is up.
+    pub fn has_outage(&self) -> bool {
+        self.is_down || !self.told.is_empty()
+    }
+
+    fn began_by(&self, time: Option<Timestamp>) -> bool {
+        self.has_outage() && self.since.is_some_and(|since| time.is_some_and(|time| since <= time))
+    }
+
+    /// Ends an outage that began by this time, without a message.
+    fn dismiss(&mut self, over_by: Option<Timestamp>) {
+        if !self.began_by(over_by) {
+            return;
+        }
+        if self.told.is_empty() {
+            // Nobody has heard of it, so it is no part of flapping.
+            self.turns.pop();
+        }
+        self.told.clear();
+        (self.is_down, self.bad, self.good, self.missed, self.reminders) = (false, 0, 0, 0, 0);
+        (self.since, self.cause, self.detail, self.told_at) = (None, None, None, None);
+    }
+
     /// Times recorded while the store's clock was ahead would suppress messages
     /// until then, so they are reduced to `now`.
     fn set_clock_back(&mut self, now: Timestamp) {
@@ -166,6 +192,10 @@ impl RuleState {
         for slot in [&mut self.missed_to, &mut self.late] {
             *slot = slot.map(|slot| slot.min(Slot(now)));
         }
+    }
+
+    fn is_news(&self, now: Timestamp) -> bool {
+        self.since.is_some_and(|since| now.saturating_since(since) < NEWS)
     }
 
     fn is_flapping(&self, now: Timestamp) -> bool {
@@ -255,7 +285,7 @@ impl<'a> Judge<'a> {
             if state.good < self.rule.recovered_after {
                 return;
             }
-            let is_news = state.since.is_some_and(|since| self.now.saturating_since(since) < NEWS);
+            let is_news = state.is_news(self.now);
             if let Some((cause, ..)) = state.cause.filter(|_| !is_known && is_news) {
                 state.bad = bad;
                 self.report_down(cause);
@@ -338,7 +368,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Reports what was not reported yet, because it was flapping or new, and sends reminders.
-    fn settle(&mut self) {
+    fn settle(&mut self, is_known: bool) {
         let state = &mut self.state;
         if state.is_hushed && !state.is_flapping(self.now) {
             state.is_hushed = false;
@@ -348,6 +378,14 @@ impl<'a> Judge<'a> {
             }
         }
         let state = &self.state;
+        if state.began_by(self.facts.over_by) {
+            let is_untold = !is_known && state.is_down && state.told.is_empty() && state.is_news(self.now);
+            if let Some((cause, ..)) = state.cause.filter(|_| is_untold) {
+                self.report_down(cause);
+            }
+            self.state.dismiss(self.facts.over_by);
+            return;
+        }
         match (state.is_down, state.told.is_empty()) {
             (true, true) => {
                 if let Some((cause, ..)) = state.cause {

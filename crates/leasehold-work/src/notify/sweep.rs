@@ -13,7 +13,7 @@ use crate::schedule::{Definition, Definitions, Due, Entry, Fate, Interrupted, Jo
 use leasehold_core::{
     Event, Inspection, Kind, LeaseName, Ownership, Result, Shelf, Slot, Timestamp, codec, store::Range,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 const PAGE: usize = 500;
 
@@ -97,10 +97,15 @@ impl Board {
             return Ok(());
         }
         let (watched, fenced) = (self.all_watched().await?, self.all_fenced().await?);
-        let (mut definitions, mut journals) = (HashMap::new(), HashMap::new());
-        if self.rules().iter().any(Rule::watches_slots) {
-            definitions.extend(Definitions::new(self.coordinator().clone()).all().await?);
-            journals = self.all_journals().await?;
+        let (mut definitions, mut journals, mut retired) = (HashMap::new(), HashMap::new(), HashSet::new());
+        let watches_slots = self.rules().iter().any(Rule::watches_slots);
+        if watches_slots || watched.values().any(Watched::has_outage) {
+            let (published, gone) = Definitions::new(self.coordinator().clone()).all_and_retired().await?;
+            retired = gone;
+            if watches_slots {
+                definitions.extend(published);
+                journals = self.all_journals().await?;
+            }
         }
         let (mut after, mut trouble) = (None, None);
         loop {
@@ -111,7 +116,8 @@ impl Board {
                 let definition = definitions.remove(&name);
                 let journal = journals.remove(&name);
                 let slots = definition.as_ref().map(|definition| (definition, journal.unwrap_or_default()));
-                let observed = Observed { seen: &seen, slots, fenced: fenced.get(&name).copied() };
+                let is_retired = retired.remove(&name);
+                let observed = Observed { seen: &seen, slots, is_retired, fenced: fenced.get(&name).copied() };
                 if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
                     trouble.get_or_insert(error);
                 }
@@ -120,8 +126,11 @@ impl Board {
                 break;
             }
         }
-        // Jobs that were never run.
-        for (name, definition) in definitions {
+        // Jobs that were never run, and those of them that somebody was notified of and that were retired since.
+        let is_down = |name: &LeaseName| watched.get(name).is_some_and(Watched::has_outage);
+        let retired = retired.into_iter().filter(is_down).map(|name| (name, None));
+        let published = definitions.into_iter().map(|(name, definition)| (name, Some(definition)));
+        for (name, definition) in published.chain(retired) {
             let seen = match self.coordinator().inspect(&name).await {
                 Ok(seen) => seen,
                 // It is the store's, and of every job that is left.
@@ -132,8 +141,9 @@ impl Board {
                     continue;
                 }
             };
-            let slots = Some((&definition, journals.remove(&name).unwrap_or_default()));
-            let observed = Observed { seen: &seen, slots, fenced: None };
+            let (journal, is_retired) = (journals.remove(&name), definition.is_none());
+            let slots = definition.as_ref().map(|definition| (definition, journal.unwrap_or_default()));
+            let observed = Observed { seen: &seen, slots, is_retired, fenced: None };
             if let Err(error) = self.sweep_one(watched.get(&name), observed).await {
                 trouble.get_or_insert(error);
             }
@@ -158,11 +168,12 @@ impl Board {
     }
 
     async fn sweep_one(&self, watched: Option<&Watched>, observed: Observed<'_>) -> Result<()> {
-        let Observed { seen, slots, fenced } = observed;
+        let Observed { seen, slots, is_retired, fenced } = observed;
         let (name, record) = (&seen.lease, &seen.record);
+        // A rule about jobs has judged it as one, whether it was ever run or not.
         let subject = match slots {
-            Some(_) => Subject::Job(name.clone()),
-            None => Subject::of(name, record),
+            None if !is_retired => Subject::of(name, record),
+            _ => Subject::Job(name.clone()),
         };
         if !Subject::is_reported(name) || !self.watches(&subject) || record.relocation.is_some() {
             return Ok(());
@@ -171,6 +182,7 @@ impl Board {
             Some((definition, journal)) => overdue(definition, record, &journal, seen.now)?.1,
             None => Facts::of_lease(record, seen.now),
         };
+        let facts = if is_retired { facts.retired(seen.now) } else { facts };
         let facts = if let Some(total) = fenced { facts.with_fenced(total, 0) } else { facts }.without_fresh(seen.now);
         let none = Watched::default();
         let watched = watched.unwrap_or(&none);
@@ -262,5 +274,7 @@ impl Board {
 struct Observed<'a> {
     seen: &'a Inspection,
     slots: Option<(&'a Definition, Journal)>,
+    /// Whether it is a job that was published and is no longer.
+    is_retired: bool,
     fenced: Option<u64>,
 }

@@ -109,6 +109,14 @@ struct Published {
     retired: Option<(String, FileRevision)>,
 }
 
+impl Published {
+    /// The newer file of this owner in which the job is missing.
+    fn retired_after(&self, publisher: &Publisher) -> Option<&FileRevision> {
+        let (owner, revision) = self.retired.as_ref()?;
+        (*owner == publisher.owner && *revision > publisher.revision).then_some(revision)
+    }
+}
+
 impl Definition {
     /// The definition of a job in this file.
     pub fn of(job: &Job, publisher: &Publisher, at: Timestamp) -> Self {
@@ -234,6 +242,8 @@ pub struct PublishReport {
     pub retired: Vec<LeaseName>,
     /// Jobs that a newer file defines differently, and where that was published.
     pub outdated: Vec<(LeaseName, String)>,
+    /// Jobs that a newer file of the same owner is without, and which file that is. They are not published.
+    pub left_out: Vec<(LeaseName, String)>,
 }
 
 /// The published definitions of a store's jobs.
@@ -255,21 +265,33 @@ impl Definitions {
 
     /// The newer file of the same owner in which this job is missing: with it, an older one does not publish the job.
     pub async fn retired_by(&self, job: &LeaseName, publisher: &Publisher) -> Result<Option<FileRevision>> {
-        let retired = self.document(job).look(self.coordinator.clock().now()).await?.record.retired;
-        let is_newer =
-            |(owner, revision): &(String, FileRevision)| *owner == publisher.owner && *revision > publisher.revision;
-        Ok(retired.filter(is_newer).map(|(_, revision)| revision))
+        let seen = self.document(job).look(self.coordinator.clock().now()).await?;
+        Ok(seen.record.retired_after(publisher).cloned())
     }
 
     /// All definitions. Those that cannot be read are left out.
     pub async fn all(&self) -> Result<Vec<(LeaseName, Definition)>> {
-        let (mut all, mut after) = (Vec::new(), None);
+        self.all_and_retired().await.map(|(all, _)| all)
+    }
+
+    /// All definitions, and the jobs that had one once: a newer file is without them, or an operator has retired them.
+    /// Those that cannot be read are left out.
+    pub async fn all_and_retired(&self) -> Result<(Vec<(LeaseName, Definition)>, HashSet<LeaseName>)> {
+        let (mut all, mut retired, mut after) = (Vec::new(), HashSet::new(), None);
         loop {
-            let (definitions, next) = self.page(after.as_ref(), PAGE).await?;
-            all.extend(definitions.into_iter().filter_map(|(name, definition)| Some((name, definition.ok()?))));
+            let (records, next) = self.records(after.as_ref(), PAGE).await?;
+            for (name, record) in records {
+                match record.map(|published| published.definition) {
+                    Ok(Some(definition)) => all.push((name, definition)),
+                    Ok(None) => {
+                        retired.insert(name);
+                    }
+                    Err(_) => {}
+                }
+            }
             match next {
                 Some(next) => after = Some(next),
-                None => return Ok(all),
+                None => return Ok((all, retired)),
             }
         }
     }
@@ -281,12 +303,24 @@ impl Definitions {
         after: Option<&LeaseName>,
         limit: usize,
     ) -> Result<(Vec<(LeaseName, Result<Definition>)>, Option<LeaseName>)> {
+        let (records, next) = self.records(after, limit).await?;
+        let defined = records.into_iter().filter_map(|(name, record)| {
+            let definition = record.map(|published| published.definition).transpose()?;
+            Some((name, definition))
+        });
+        Ok((defined.collect(), next))
+    }
+
+    async fn records(
+        &self,
+        after: Option<&LeaseName>,
+        limit: usize,
+    ) -> Result<(Vec<(LeaseName, Result<Published>)>, Option<LeaseName>)> {
         let page = self.coordinator.store().list(Shelf::Job, Range::new(after, limit)).await?;
         let next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
-        let decoded = page.entries.into_iter().filter_map(|(name, value)| {
+        let decoded = page.entries.into_iter().map(|(name, value)| {
             let published = codec::decode::<Published>(KIND, &value.bytes, name.as_str());
-            let definition = published.map(|published| published.definition).transpose()?;
-            Some((name, definition))
+            (name, published)
         });
         Ok((decoded.collect(), next))
     }
@@ -304,7 +338,13 @@ impl Definitions {
             };
             let seen = match old.filter(is_settled) {
                 Some(old) => old.clone(),
-                None => self.put(job, publisher).await?,
+                None => match self.put(job, publisher).await? {
+                    Ok(definition) => definition,
+                    Err(newer) => {
+                        report.left_out.push((job.name.clone(), format!("{}, {newer}", publisher.owner)));
+                        continue;
+                    }
+                },
             };
             if seen.revision > publisher.revision {
                 if !seen.says_the_same(&Definition::of(job, publisher, seen.at)) {
@@ -338,26 +378,26 @@ impl Definitions {
         Ok(decide(&before.record, before.anchor.now)?.is_some())
     }
 
-    /// Publishes one job, unless a newer file has; returns the definition that is now published.
-    async fn put(&self, job: &Job, publisher: &Publisher) -> Result<Definition> {
+    /// Publishes one job, unless a newer file has; returns the definition that is now published. If a newer file of the
+    /// same owner is without the job, nothing is published, and that file is returned.
+    async fn put(&self, job: &Job, publisher: &Publisher) -> Result<std::result::Result<Definition, FileRevision>> {
         let next = |before: &Published, now| {
             let at = before.definition.as_ref().map_or(now, |old| old.at);
             Definition::of(job, publisher, at)
         };
         let decide = |before: &Published, now| {
             let is_newer = before.definition.as_ref().is_some_and(|old| old.revision > publisher.revision);
-            let is_retired = before
-                .retired
-                .as_ref()
-                .is_some_and(|(owner, revision)| *owner == publisher.owner && *revision > publisher.revision);
             let definition = Some(next(before, now));
             let is_same = before.definition == definition;
+            let is_retired = before.retired_after(publisher).is_some();
             Ok((!is_newer && !is_retired && !is_same).then_some(Published { definition, retired: None }))
         };
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
         let before = self.document(&job.name).change(self.coordinator.clock().as_ref(), &edit).await?;
         let written = decide(&before.record, before.anchor.now)?.unwrap_or(before.record);
-        Ok(written.definition.unwrap_or_else(|| next(&Published::default(), before.anchor.now)))
+        let newer = written.retired_after(publisher).cloned();
+        let definition = written.definition.unwrap_or_else(|| next(&Published::default(), before.anchor.now));
+        Ok(newer.map_or(Ok(definition), Err))
     }
 
     /// Retires what an older file of the same owner published; returns whether there was something.
@@ -426,6 +466,27 @@ mod tests {
         assert_eq!(definitions.publish(&[Arc::new(table)], &publisher).await.unwrap().published, 1);
         assert!(!definitions.publish_run(&run("@hourly"), slot(0)).await.unwrap());
         assert_eq!(definitions.all().await.unwrap()[0].1.owner, "team");
+    }
+
+    #[tokio::test]
+    async fn an_older_file_publishes_no_job_that_a_newer_one_is_without_and_is_told_so() {
+        let definitions = Definitions::new(Coordinator::new(Arc::new(MemoryStore::default())));
+        let publisher = |number: u64| {
+            let revision = FileRevision::new(Some(number), Duration::from_secs(1), "text");
+            Publisher { owner: "team".into(), revision, host: "a".into() }
+        };
+        let jobs = [Arc::new(toml_job())];
+        assert_eq!(definitions.publish(&jobs, &publisher(1)).await.unwrap().published, 1);
+        assert_eq!(definitions.publish(&[], &publisher(2)).await.unwrap().retired, [jobs[0].name.clone()]);
+        let report = definitions.publish(&jobs, &publisher(1)).await.unwrap();
+        let newer = "team, revision 2, written 1970-01-01T00:00:01Z".to_owned();
+        let left_out = vec![(jobs[0].name.clone(), newer)];
+        assert_eq!(report, PublishReport { left_out, ..PublishReport::default() });
+        let (all, retired) = definitions.all_and_retired().await.unwrap();
+        assert!(all.is_empty() && retired.contains(&jobs[0].name), "{all:?}");
+        // In a file that is newer still it is back.
+        let report = definitions.publish(&jobs, &publisher(3)).await.unwrap();
+        assert_eq!(report, PublishReport { published: 1, ..PublishReport::default() });
     }
 
     fn toml_job() -> Job {

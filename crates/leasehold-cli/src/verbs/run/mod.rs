@@ -339,7 +339,7 @@ impl Run<'_> {
         let (tries, all) = (self.tries, self.plan.retries + 1);
         let pause_text = leasehold_core::format_duration(pause);
         let what = log::subject();
-        output::say(&format!("try {tries} of {all} of {what} ended with {told}; the next in {pause_text}"));
+        output::say(&format!("try {tries} of {all} of {what} ended with {told}; next try in {pause_text}"));
         let keeper = Keeper::start(self.coordinator.clone(), grant);
         let paused = tokio::select! {
             () = SystemClock.sleep_until(SystemClock.now() + pause) => Paused::Over,

@@ -10,7 +10,7 @@ use crate::args::ScheduleRun;
 use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::metrics::{Monitor, Probed};
+use crate::metrics::{Monitor, Probed, STUCK};
 use crate::service::ServiceManager;
 use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use crate::{log, orphans, output};
@@ -26,9 +26,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// A scheduler whose loop did not turn for so long is stuck: it turns every 10 s at least, and no answer of a store takes a
-/// minute.
-const STUCK: Duration = Duration::from_secs(120);
 /// How many jobs run at once at most, unless it is said.
 const MAX_RUNNING: u32 = 64;
 pub const LABELS: &str = "LEASEHOLD_ON";
@@ -68,8 +65,9 @@ impl Watcher for Reporter {
             }
             Decided::Interrupted(slot, epoch, ended) => {
                 let slot = slot_text(slot);
-                // One that could give its lease back has told its outcome.
-                let outcome = (ended != Outcome::Lost).then(|| Fate::Lost.as_str());
+                // One that could give its lease back has told its outcome, and so has one that an operator evicted.
+                let has_told = matches!(ended, Outcome::Lost | Outcome::Evicted);
+                let outcome = (!has_told).then(|| Fate::Lost.as_str());
                 tracing::warn!(
                     target: log::RUNS, job, slot, epoch = epoch.get(), outcome,
                     "`{name}` for slot {slot} was interrupted under epoch {epoch}; it is run again"
@@ -130,12 +128,6 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
     orphans::reap_as_init();
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
     let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
-    // Before anything runs: an address that is taken is a mistake.
-    let monitor = Monitor::start(context, Probed::Store(coordinator.clone())).await?;
-    monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
-    announce(&jobs, &labels);
-    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
-    public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let (reporter, ours) = (Arc::new(Reporter::default()), ours(settings, args.max_running));
     let (scheduler, steering) = Scheduler::new(
         coordinator.clone().for_others(),
@@ -144,11 +136,17 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
         reporter.clone(),
         ours,
     );
+    let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
+    // Before anything runs: an address that is taken is a mistake.
+    let monitor = Monitor::start(context, Probed::Scheduler(coordinator.clone(), pulse.clone())).await?;
+    monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
+    announce(&jobs, &labels);
+    let mut public = Public::new(coordinator.clone(), processes.clone(), crate::notify::location(settings));
+    public.take_up(&jobs, Some(settings.notify.read_or_say()));
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
     let look = manager.interval().map_or(LOOK, |interval| interval.min(LOOK));
     let mut running = tokio::spawn(scheduler.run());
     let announced = Announced::start(coordinator.store().clone(), Presence::own(Role::Scheduler, None));
@@ -169,13 +167,13 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
             }
             _ = hangup.recv() => {
                 seen = file_stamp(&jobs.path);
-                reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
+                reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public, processes: &processes });
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + look) => {
                 let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public, processes: &processes }),
                     None if before.is_some() => {
                         output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
@@ -221,8 +219,12 @@ fn status(jobs: &Jobs, labels: &[String]) -> String {
 fn announce(jobs: &Jobs, labels: &[String]) {
     output::say(&status(jobs, labels));
     // The others run all the same.
-    for error in jobs.for_machine(labels).iter().filter_map(|job| check_here(job).err()) {
-        output::say(&format!("its runs will fail: {error}"));
+    for job in jobs.for_machine(labels) {
+        if let Err(error) = check_here(&job) {
+            let (name, error) = (format!("job `{}`", job.name), error.to_string());
+            let why = error.strip_prefix(&format!("{name}: ")).unwrap_or(&error);
+            output::say(&format!("runs of {name} will fail here: {why}"));
+        }
     }
 }
 
@@ -231,6 +233,7 @@ struct Informed<'a> {
     manager: &'a ServiceManager,
     monitor: Option<&'a Monitor>,
     public: &'a mut Public,
+    processes: &'a Processes,
 }
 
 /// The new jobs, or the old ones if the new are wrong.
@@ -256,6 +259,7 @@ fn reload(
             }
             log::follow(&changed);
             settings_needing_restart(in_force, &changed).iter().for_each(|line| output::say(line));
+            informed.processes.keep_output(&changed);
             announce(&jobs, labels);
             informed.manager.status(&status(&jobs, labels));
             informed.public.take_up(&jobs, rules.ok());
@@ -273,7 +277,7 @@ fn settings_needing_restart(in_force: &Settings, changed: &Settings) -> Vec<Stri
     both.filter(|((name, old, _), (_, new, _))| match *name {
         // What is hidden from people may have changed too.
         "store" => !is_same_store,
-        "ttl" | "label" | "grace" | "metrics" | "metrics_leases" => old != new,
+        "ttl" | "label" | "grace" | "metrics" | "metrics_leases" | "history_transfers" | "history_age" => old != new,
         _ => false,
     })
     .map(|((name, old, _), (_, new, _))| {

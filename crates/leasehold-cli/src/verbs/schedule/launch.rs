@@ -5,6 +5,7 @@
 //! scheduler's output, what a job prints is kept only.
 
 use crate::config::{METRICS, Settings};
+use crate::exit::Exit;
 use crate::log;
 use crate::notify::Notifier;
 use crate::supervise::settlement::{Noted, Verdict};
@@ -32,7 +33,8 @@ const MAX_ENV_FILE: usize = 128 * 1024;
 pub struct Processes {
     coordinator: Coordinator,
     store: String,
-    output: Output,
+    /// For the runs that begin from now on.
+    output: Mutex<Output>,
     /// Between SIGTERM and SIGKILL, for jobs that do not say.
     grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
@@ -43,13 +45,18 @@ pub struct Processes {
 impl Processes {
     pub fn new(coordinator: Coordinator, settings: &Settings, prefix: Prefix) -> Self {
         let (store, grace) = (settings.store.value.portable(), settings.grace.value);
-        let output = Output { settings: settings.output_environment(), prefix };
+        let output = Mutex::new(Output { settings: settings.output_environment(), prefix });
         Processes { coordinator, store, output, grace, running: Mutex::default(), notifier: Mutex::default() }
     }
 
     /// Tells of runs by these rules from now on.
     pub fn notify(&self, notifier: Option<Notifier>) {
         *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = notifier;
+    }
+
+    /// Keeps the output of runs as these settings say from now on.
+    pub fn keep_output(&self, settings: &Settings) {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).settings = settings.output_environment();
     }
 
     /// Tells how a run ended, after its seat is free for the next.
@@ -73,7 +80,7 @@ impl Processes {
 }
 
 /// What becomes of a job's output.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Output {
     /// Where it is kept, for a process that reads no files.
     pub settings: [(&'static str, String); 3],
@@ -190,12 +197,13 @@ pub fn words(command: &mut Command, job: &Job) {
 impl Launcher for Processes {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (job, token) = (&start.job, start.grant.token());
-        let mut command = match run(job, job.name.as_str(), &self.store, &self.output) {
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut command = match run(job, job.name.as_str(), &self.store, &output) {
             Ok(command) => command,
             // Its folder or its file of variables: it would fail as often as it was tried.
             Err(error) if error.kind() == Kind::Unsupported => {
                 let why = error.to_string();
-                if !self.note_refusal(start, None, Verdict::Failed, Some(&why)).await {
+                if !self.note_refusal(start, None, Verdict::Failed, &why).await {
                     return Err(error);
                 }
                 self.tell(start, None, Some(why));
@@ -240,10 +248,13 @@ impl Launcher for Processes {
             );
         }
         let code = ended.ok().and_then(|status| status.code());
-        if let Some(verdict) = code.and_then(Verdict::of_refusal) {
-            self.note_refusal(start, code, verdict, None).await;
+        let mut why = None;
+        if let Some((code, verdict)) = code.and_then(|code| Some((code, Verdict::of_refusal(code)?))) {
+            let refused = refused(code);
+            let is_noted = self.note_refusal(start, Some(code), verdict, &refused).await;
+            why = Some(refused).filter(|_| is_noted);
         }
-        self.tell(start, code, None);
+        self.tell(start, code, why);
         Ok(())
     }
 }
@@ -252,7 +263,7 @@ impl Processes {
     /// A run that refused its own settings, or could not start, has left the lease as it was; if it has, the slot failed,
     /// or stays open. The command may have had this code too, and then the lease was renewed, and is released already. Gives
     /// whether it was told.
-    async fn note_refusal(&self, start: &Start, code: Option<i32>, verdict: Verdict, why: Option<&str>) -> bool {
+    async fn note_refusal(&self, start: &Start, code: Option<i32>, verdict: Verdict, why: &str) -> bool {
         let token = start.grant.token();
         let Ok(seen) = self.coordinator.inspect(&token.lease).await else { return false };
         if !seen.record.is_held_by(token.claim()) || seen.record.tenure != start.grant.record().tenure {
@@ -263,21 +274,34 @@ impl Processes {
             let (slot, exit) = (Some(start.slot), code.and_then(|code| u8::try_from(code).ok()));
             let (job, at, outcome) = (token.lease.as_str(), slot_text(start.slot), verdict.row().1.as_str());
             let fate = match (verdict, start.origin) {
-                (Verdict::Failed, _) => "failed: the run",
-                (_, Origin::Slot) => "will be tried again: the run",
-                (_, Origin::Request) => "is not tried again: the run",
+                (Verdict::Failed, _) => ", and counts as failed",
+                (_, Origin::Slot) => "; it will be tried again",
+                (_, Origin::Request) => "; it is not tried again",
             };
+            // The run itself has said more, right before.
+            let own = Some(why).filter(|_| exit.is_none());
             tracing::warn!(
-                target: log::RUNS, job, slot = at, epoch = token.epoch.get(), outcome, exit_code = exit, error = why,
-                "`{job}` for slot {at} {fate} could not be started{}{}",
-                exit.map(|code| format!(", exit code {code}")).unwrap_or_default(),
-                why.map(|why| format!(": {why}")).unwrap_or_default()
+                target: log::RUNS, job, slot = at, epoch = token.epoch.get(), outcome, exit_code = exit, error = own,
+                "`{job}` for slot {at} could not be started{}{fate}{}",
+                exit.map(|code| format!(" (exit code {code})")).unwrap_or_default(),
+                own.map(|why| format!(": {why}")).unwrap_or_default()
             );
             let (epoch, renewals) = (token.epoch, Distribution::default());
-            let (usage, output, why) = (None, None, why.map(ToOwned::to_owned));
+            let (usage, output, why) = (None, None, Some(why.to_owned()));
             let noted = Noted { slot, epoch, exit, ran_for_ms: 0, tries: 1, renewals, usage, output, why };
             verdict.note(&self.coordinator, &token.lease, noted).await;
         }
         released
     }
+}
+
+/// Why our own `run` did not take its lease up, as far as its exit code tells. Its message is in the log.
+fn refused(code: i32) -> String {
+    let is = |exit: Exit| i32::from(exit.code()) == code;
+    let what = match code {
+        _ if is(Exit::Unavailable) => "could not reach what it needs, such as the store or a guard",
+        _ if is(Exit::Misconfigured) => "cannot do this on this machine or with this store",
+        _ => "refused what it was told, such as a guard or a setting",
+    };
+    format!("`run` {what}; the scheduler's log says more")
 }

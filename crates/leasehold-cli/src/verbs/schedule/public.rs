@@ -85,7 +85,7 @@ impl Drop for Public {
 
 /// Publishes them, and again and again, until these jobs are replaced.
 async fn publish(definitions: Definitions, jobs: Vec<Arc<Job>>, publisher: Publisher) {
-    let (mut is_said, mut outdated) = (false, Vec::new());
+    let (mut is_said, mut outdated, mut left_out) = (false, Vec::new(), Vec::new());
     loop {
         let pause = match definitions.publish(&jobs, &publisher).await {
             Ok(report) => {
@@ -96,11 +96,18 @@ async fn publish(definitions: Definitions, jobs: Vec<Arc<Job>>, publisher: Publi
                 for (name, newer) in report.outdated.iter().filter(|job| !outdated.contains(*job)) {
                     tracing::warn!(
                         job = %name,
-                        "a newer file defines job `{name}` otherwise ({newer}); it still runs here by the old one; see \
-                         `leasehold schedule plan`"
+                        "a newer file defines job `{name}` differently ({newer}); this scheduler still runs it as its \
+                         older file says; see `leasehold schedule plan`"
                     );
                 }
-                outdated = report.outdated;
+                for (name, newer) in report.left_out.iter().filter(|job| !left_out.contains(*job)) {
+                    tracing::warn!(
+                        job = %name,
+                        "a newer file is without job `{name}` ({newer}); this scheduler still runs it as its older file \
+                         says, and nobody notices if it is missed; see `leasehold schedule plan`"
+                    );
+                }
+                (outdated, left_out) = (report.outdated, report.left_out);
                 AGAIN
             }
             // Nothing is published there any more.

@@ -307,7 +307,7 @@ pub struct Release {
 pub enum Ending {
     /// The work succeeded.
     Succeeded,
-    /// It did not, and a slot that it was for may be run again.
+    /// The work failed; a slot that it was for may be run again.
     Failed,
     /// It was not begun.
     NotStarted,
