@@ -34,7 +34,7 @@ mod times;
 mod visit;
 mod walk;
 
-pub(crate) use notice::nothing;
+pub(crate) use notice::{not_allowed, nothing};
 pub(crate) use visit::{by_cookie, from_own_site};
 
 use crate::serve::Site;
