@@ -133,7 +133,7 @@ async fn a_holder_hears_that_it_is_to_finish_and_is_renewed_on() {
             bench.pass(seconds(TTL / 3)).await;
         }
         assert_eq!(loss(&keeper), None);
-        assert_eq!(keeper.asked_to_finish().await.asked.why.as_str(), "second");
+        assert_eq!(keeper.asked_to_finish().await.asked().why.as_str(), "second");
         // Whoever takes the grant up after that hears of it at once.
         let grant = bench.leases.adopt(bench.grant.token()).await.unwrap();
         let again = Keeper::start(bench.leases.clone(), grant);

@@ -42,7 +42,7 @@ impl BrokenStore {
         let (Some(old), Some(now)) = (old.map(|old| old.holder), now.map(|now| now.holder)) else { return false };
         match self.flaw {
             // Labels that nobody chose are the machine's name.
-            Flaw::TellsHoldersByTheirLabel => old.label == now.label && old.label.as_str() != old.host,
+            Flaw::TellsHoldersByTheirLabel => old.label() == now.label() && old.label().as_str() != old.host(),
             Flaw::RenewsWhoeverAsks => tenure(next).is_some_and(|next| next.holder == old),
             _ => false,
         }

@@ -99,7 +99,7 @@ async fn a_hand_off_that_is_over_when_it_is_known_was_carried_out_all_the_same()
                 lease: name(),
                 lineage: record.lineage.unwrap(),
                 epoch: record.epoch,
-                nonce: holder(7).nonce,
+                nonce: holder(7).nonce(),
                 seq: 0,
             };
             bench.leases.release_by_token(&token, Outcome::Failed).await.unwrap();

@@ -161,7 +161,7 @@ fn a_zombie_cannot_renew_its_successors_lease() {
 #[test]
 fn two_runs_with_one_label_are_two_holders() {
     let (old, new) = (holder(1), holder(2));
-    assert_eq!((&old.label, &old.host, old.pid), (&new.label, &new.host, new.pid));
+    assert_eq!((old.label(), old.host(), old.pid()), (new.label(), new.host(), new.pid()));
     let record = write(&held_by_1(), &acquire(2), TTL * 1000);
     for request in [renew(1, 1), release(1, 1, Outcome::Succeeded), complete(1, 1, Outcome::Succeeded)] {
         assert!(matches!(refused(&record, &request, TTL * 1000), Refusal::Lost { .. }));
@@ -647,7 +647,7 @@ fn a_holder_that_is_asked_to_finish_continues_to_renew_and_nobody_new_gets_the_l
     let draining = write(&held_by_1(), &operate(9, drain(30)), 1_000);
     assert_eq!(draining.epoch, epoch(1), "asking moves no epoch");
     let asked = draining.drain.clone().unwrap();
-    assert_eq!((asked.epoch, asked.until, asked.asked.by.as_str()), (epoch(1), at(31_000), "ann"));
+    assert_eq!((asked.epoch(), asked.until(), asked.asked().by.as_str()), (epoch(1), at(31_000), "ann"));
     let renewed = write(&draining, &renew(1, 1), 2_000);
     assert_eq!(renewed.drain, draining.drain, "a renewal does not end it");
     let free = write(&renewed, &release(1, 1, Outcome::Succeeded), 3_000);

@@ -201,7 +201,7 @@ async fn every_order_about_a_lease_is_carried_out() {
     };
     assert_eq!(give("drain", &[("within", "20m")]).await.status, 303);
     let record = leases.inspect(&name("a/b")).await.unwrap().record;
-    assert_eq!(record.drain.as_ref().unwrap().asked.why.as_str(), "test");
+    assert_eq!(record.drain.as_ref().unwrap().asked().why.as_str(), "test");
     let answer = give("hand-off", &[("to", "second")]).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let inspected = leases.inspect(&name("a/b")).await.unwrap();

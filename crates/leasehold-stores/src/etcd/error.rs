@@ -153,10 +153,10 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_not_etcds_is_judged_by_its_status() {
-        assert_eq!(refusal(404, "<html>").error(Phase::Writing).kind(), Kind::Unsupported);
-        assert_eq!(refusal(502, "<html>").error(Phase::Writing).kind(), Kind::Indeterminate);
-        assert_eq!(refusal(504, "{}").error(Phase::Reading).kind(), Kind::Unavailable);
-        let said = refusal(503, "{\"message\":\"a\\nb\"}").error(Phase::Reading).to_string();
+        assert_eq!(refusal(404, "<html>").to_error(Phase::Writing).kind(), Kind::Unsupported);
+        assert_eq!(refusal(502, "<html>").to_error(Phase::Writing).kind(), Kind::Indeterminate);
+        assert_eq!(refusal(504, "{}").to_error(Phase::Reading).kind(), Kind::Unavailable);
+        let said = refusal(503, "{\"message\":\"a\\nb\"}").to_error(Phase::Reading).to_string();
         assert!(!said.contains('\n'), "{said}");
     }
 }

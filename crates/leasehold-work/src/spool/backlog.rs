@@ -44,7 +44,7 @@ impl Backlog for Spool {
     }
 
     fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<SpoolClaimer> {
-        let label = label.unwrap_or_else(|| HolderId::new(None).label);
+        let label = label.unwrap_or_else(|| HolderId::new(None).label().clone());
         Ok(SpoolClaimer::new(self.clone(), &label, ttl)?.warning(warn))
     }
 
