@@ -35,7 +35,7 @@ pub(super) struct Exchange {
     pub(super) status: Option<u16>,
     /// The service's error code.
     pub(super) code: String,
-    date: Option<Timestamp>,
+    pub(super) date: Option<Timestamp>,
 }
 
 /// Returns to the caller what the connector saw of a request.
