@@ -21,6 +21,17 @@ fn the_first_start_prints_one_key_and_later_ones_none() {
 }
 
 #[test]
+fn the_command_that_the_page_names_for_a_key_makes_one_that_it_takes() {
+    let home = Home::new(On::Sqlite);
+    let server = serve(&home, &[]);
+    let page = get(server.address, "/", &["Accept: text/html"]).body;
+    let command = page.split("<code>leasehold ").nth(1).and_then(|rest| rest.split("</code>").next()).unwrap();
+    let key = home.done(&command.split(' ').collect::<Vec<_>>()).expect(0).stdout;
+    assert!(key.starts_with("lh_r_"), "`{command}` is for a key that only reads");
+    assert_eq!(get_as(server.address, "/v1/ns/default", key.trim()).status, 200);
+}
+
+#[test]
 fn of_three_servers_that_start_at_once_one_prints_a_key() {
     for on in [On::Sqlite, On::Dir] {
         let home = Home::new(on);

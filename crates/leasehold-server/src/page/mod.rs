@@ -33,7 +33,7 @@ mod timeline;
 mod times;
 mod visit;
 
-pub(crate) use notice::nothing;
+pub(crate) use notice::{not_allowed, nothing};
 pub(crate) use visit::{by_cookie, from_own_site};
 
 use crate::serve::Site;

@@ -71,11 +71,26 @@ fn wants_a_page(headers: &HeaderMap) -> bool {
 
 /// The answer where nothing is: a page for browsers, and a problem for programs.
 pub async fn nothing(site: &Site, request: Request, problem: Problem) -> Response {
+    answer(site, request, problem, Problem::not_found("there is no page at this address")).await
+}
+
+/// The answer where something is, but not for this method: whoever opens the address of a form, such as `/sign-out`.
+pub async fn not_allowed(site: &Site, request: Request, problem: Problem) -> Response {
+    let for_people = Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "this address takes a form, and has no page to show",
+    );
+    answer(site, request, problem, for_people).await
+}
+
+/// One problem as it is, for programs, and another as a page for browsers.
+async fn answer(site: &Site, request: Request, for_programs: Problem, for_people: Problem) -> Response {
     if !wants_a_page(request.headers()) {
-        return problem.into_response();
+        return for_programs.into_response();
     }
     let around = Around::of(&request);
-    around.dress(site, Problem::not_found("there is no page at this address").into_response()).await
+    around.dress(site, for_people.into_response()).await
 }
 
 /// What of a request says what its page has around it.
@@ -138,7 +153,7 @@ fn title(status: StatusCode, kind: &str) -> &'static str {
         StatusCode::SERVICE_UNAVAILABLE if kind == Kind::Contended.as_str() => "Others were faster each time",
         StatusCode::UNAUTHORIZED => "Sign in again",
         StatusCode::FORBIDDEN => "Not allowed with this key",
-        StatusCode::NOT_FOUND => "Nothing here",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "Nothing here",
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => "Changed since you looked",
         StatusCode::SERVICE_UNAVAILABLE => "The store cannot be reached",
         StatusCode::TOO_MANY_REQUESTS => "Too many requests",

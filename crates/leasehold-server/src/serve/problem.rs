@@ -153,7 +153,9 @@ impl IntoResponse for Problem {
 
 /// The same answer; if the endpoint does not allow the method, one that says which it does.
 pub(super) fn naming_methods(method: &Method, response: Response) -> Response {
-    let is_ours = matches!(response.extensions().get(), Some(LoggedKind("method_not_allowed")));
+    // Not where a browser was answered by a page.
+    let is_problem = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
+    let is_ours = is_problem && matches!(response.extensions().get(), Some(LoggedKind("method_not_allowed")));
     let Some(allow) = response.headers().get(ALLOW).filter(|_| is_ours) else { return response };
     let methods = allow.to_str().unwrap_or_default().replace(',', " or ");
     let detail = format!("this endpoint does not allow {method}; use {methods}");

@@ -82,8 +82,10 @@ async fn nothing(State(site): State<Site>, request: Request) -> Response {
     page::nothing(&site, request, problem).await
 }
 
-async fn other() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this endpoint does not allow this method")
+async fn other(State(site): State<Site>, request: Request) -> Response {
+    let detail = "this endpoint does not allow this method";
+    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail);
+    page::not_allowed(&site, request, problem).await
 }
 
 /// What the caller's key is for here, and what the store promises.

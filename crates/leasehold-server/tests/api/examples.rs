@@ -6,6 +6,8 @@ use leasehold_work::schedule::{Definitions, FileRevision, Job, Publisher};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 #[tokio::test]
 async fn every_request_and_answer_of_the_page_is_as_it_says() {
@@ -29,11 +31,36 @@ async fn run_first(url: &str, key: &str) -> (Option<i32>, String) {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let lines: Vec<&str> = page.lines().collect();
     let first = &blocks(&lines)[0];
-    assert_eq!((first.language.as_str(), first.to - first.from), ("sh", 5), "the page promises five lines");
+    assert_eq!((first.language.as_str(), first.to - first.from), ("sh", 10), "the page promises ten lines");
     let script = lines[first.from..first.to].join("\n");
     let mut command = tokio::process::Command::new("sh");
     let output = command.args(["-c", &script]).env("URL", url).env("KEY", key).output().await.unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// The script's exit code at a server that gives these answers, one after the other: a status, or nothing. The work is done only
+/// if there are two before it.
+async fn run_first_at(answers: &'static [Option<u16>]) -> Option<i32> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            // Every body is an object, and ends with its brace.
+            while !request.ends_with(b"}") {
+                assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0, "a request has an end");
+            }
+            let Some(status) = answer else { continue };
+            let body = r#"{"token":"nightly:1:secret"}"#;
+            let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        }
+    });
+    let (code, printed) = run_first(&url, "lh_w_any").await;
+    server.await.expect("the script asked as often as it should");
+    assert_eq!(!printed.is_empty(), answers.len() > 2, "{answers:?}: {printed}");
+    code
 }
 
 #[tokio::test]
@@ -47,10 +74,33 @@ async fn the_script_that_the_page_begins_with_does_nothing_without_the_lease() {
     rig.post(&key, "leases/nightly/release", json!({ "token": text(&other, "token") })).await.ok();
     let reader = rig.key("read", &["*"]).await;
     for wrong in ["lh_w_nonsense", "", &reader] {
-        assert_eq!(run_first(&rig.base, wrong).await, (Some(11), String::new()), "the key is refused");
+        assert_eq!(run_first(&rig.base, wrong).await, (Some(78), String::new()), "the key is refused");
     }
     // Nobody listens there any more.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(run_first(&format!("http://{free}"), &key).await, (Some(11), String::new()), "the server is down");
+    assert_eq!(run_first(&format!("http://{free}"), &key).await, (Some(69), String::new()), "the server is down");
     assert_eq!(run_first(&rig.base, &key).await, (Some(0), worked), "the first run released it");
+}
+
+#[tokio::test]
+async fn the_script_that_the_page_begins_with_tells_what_is_known_of_a_request_that_failed() {
+    for (answers, code) in [
+        (&[Some(200), Some(200), Some(200)] as &[_], 0),
+        (&[Some(409)], 11),
+        (&[Some(200), Some(409)], 12),
+        (&[Some(200), Some(200), Some(409)], 12),
+        (&[Some(429)], 69),
+        (&[Some(503)], 69),
+        (&[Some(200), Some(503)], 69),
+        (&[None], 70),
+        (&[Some(504)], 70),
+        (&[Some(502)], 70),
+        (&[Some(401)], 78),
+        (&[Some(200), Some(401)], 78),
+        (&[Some(403)], 78),
+        (&[Some(404)], 78),
+        (&[Some(500)], 78),
+    ] {
+        assert_eq!(run_first_at(answers).await, Some(code), "{answers:?}");
+    }
 }

@@ -118,6 +118,19 @@ async fn an_address_where_nothing_is_gives_a_browser_a_page_and_a_program_json()
 }
 
 #[tokio::test]
+async fn a_namespace_without_anything_says_that_its_name_may_be_wrong() {
+    let stage = Stage::start().await;
+    let mut client = Client::signed_in(&stage, &stage.key("a", "read", &["*"], None).await).await;
+    for page in ["leases", "queues", "jobs"] {
+        let page = client.get(&format!("/ns/default/{page}")).await.body;
+        assert!(page.contains("If you expected some, check the name of the namespace."), "{page}");
+    }
+    morning(&stage).await;
+    let page = client.get("/ns/default/leases").await.body;
+    assert!(!page.contains("check the name of the namespace"), "{page}");
+}
+
+#[tokio::test]
 async fn an_order_needs_a_why_the_epoch_that_was_seen_and_the_sessions_token() {
     let stage = Stage::start().await;
     let leases = stage.leases();
@@ -297,6 +310,7 @@ async fn every_page_that_says_what_is_wrong_has_the_header_and_the_way_out() {
         ("/ns/default/nope", 404),
         ("/ns", 404),
         ("/nope", 404),
+        ("/sign-out", 405),
     ] {
         let answer = client.send("GET", path, &[("Accept", "text/html,*/*;q=0.8")], "").await;
         assert_eq!(
@@ -311,6 +325,9 @@ async fn every_page_that_says_what_is_wrong_has_the_header_and_the_way_out() {
     // Programs get what they can read.
     let answer = client.send("GET", "/ns/default/nope", &[("Accept", "*/*")], "").await;
     assert_eq!((answer.status, answer.header("content-type")), (404, Some("application/problem+json")));
+    let answer = client.send("GET", "/sign-out", &[("Accept", "*/*")], "").await;
+    assert_eq!((answer.status, answer.header("content-type")), (405, Some("application/problem+json")));
+    assert_eq!(answer.header("allow"), Some("POST"));
     // And without a session there is nothing to sign out of.
     let answer = Client::new(&stage).send("GET", "/ns", &[("Accept", "text/html")], "").await;
     assert!(answer.status == 404 && !answer.body.contains("Sign out"), "{}", answer.body);
