@@ -68,12 +68,12 @@ impl Notifier {
 
     /// Judges how a lease stands now, after a run of it that this machine knows more of.
     pub async fn run_ended(&self, lease: &LeaseName, detail: Option<Detail>) {
-        bounded(lease.as_str(), self.judge(lease, detail, 0)).await;
+        bounded(Named::Lease(lease.as_str()), self.judge(lease, detail, 0)).await;
     }
 
     /// Judges a lease of which a stale write was just refused and counted.
     pub async fn refused(&self, lease: &LeaseName) {
-        bounded(lease.as_str(), self.judge(lease, None, 1)).await;
+        bounded(Named::Lease(lease.as_str()), self.judge(lease, None, 1)).await;
     }
 
     async fn judge(&self, lease: &LeaseName, detail: Option<Detail>, refused: u64) -> Result<()> {
@@ -92,7 +92,7 @@ impl Notifier {
 
     /// Judges a queue or a spool of which an item became a dead letter.
     pub async fn dead_letter(&self, subject: &Subject, letter: DeadLetter) {
-        bounded(subject.name(), self.board.judge(subject, &Facts::of_queue(vec![letter]))).await;
+        bounded(Named::of(subject), self.board.judge(subject, &Facts::of_queue(vec![letter]))).await;
     }
 
     /// Looks at every lease and every published job, whoever ran it, or nobody.
@@ -200,8 +200,9 @@ async fn deliver_one(
             let is_last = is_final || item.tried >= item.attempts.most;
             let again = if is_last { "; it is given up" } else { "; it will be retried" };
             let (id, name, channel) = (&notice.id, notice.name(), channel.as_str());
+            let (lease, about) = Named::in_notice(&notice).fields();
             tracing::warn!(
-                lease = name, item = %id, channel, %error,
+                lease, queue = about, notification = %id, channel, %error,
                 "notification {id} about `{name}` was not delivered to channel `{channel}`{again}: {error}"
             );
             queue
@@ -282,14 +283,48 @@ pub fn location(settings: &Settings) -> StoreLocation {
     StoreLocation { store: shown, host: Some(leasehold_system::host::name()), is_local: store.value.path().is_some() }
 }
 
+/// What a line of the log is about.
+#[derive(Debug, Clone, Copy)]
+enum Named<'a> {
+    Lease(&'a str),
+    /// A queue, or `spool:` and its folder.
+    Queue(&'a str),
+}
+
+impl<'a> Named<'a> {
+    fn of(subject: &'a Subject) -> Self {
+        match subject {
+            Subject::Job(_) | Subject::Lease(_) => Named::Lease(subject.name()),
+            Subject::Queue(_) | Subject::Spool(..) => Named::Queue(subject.name()),
+        }
+    }
+
+    fn in_notice(notice: &'a Notice) -> Self {
+        match notice.body["data"]["subject"] == "queue" {
+            true => Named::Queue(notice.name()),
+            false => Named::Lease(notice.name()),
+        }
+    }
+
+    /// The fields `lease` and `queue`, of which one is there.
+    const fn fields(self) -> (Option<&'a str>, Option<&'a str>) {
+        match self {
+            Named::Lease(name) => (Some(name), None),
+            Named::Queue(name) => (None, Some(name)),
+        }
+    }
+}
+
 /// Judges in a time that nobody minds; what could not be judged is found by whoever looks next.
-async fn bounded(name: &str, judging: impl Future<Output = Result<()>>) {
+async fn bounded(named: Named<'_>, judging: impl Future<Output = Result<()>>) {
+    let (Named::Lease(name) | Named::Queue(name)) = named;
     let error = match tokio::time::timeout(PATIENCE, judging).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => "the store does not answer".to_owned(),
     };
-    tracing::warn!(lease = name, error, "cannot tell yet how `{name}` ended; whoever looks next will: {error}");
+    let (lease, queue) = named.fields();
+    tracing::warn!(lease, queue, error, "cannot tell yet how `{name}` ended; whoever looks next will: {error}");
 }
 
 /// Says what goes wrong, each thing once until all goes well again.
@@ -344,6 +379,56 @@ mod tests {
         assert_eq!(said.len(), MAX_SAID);
         say_once(&mut said, "cannot", Ok(()));
         assert!(said.is_empty());
+    }
+
+    /// Collects the fields of every line.
+    #[derive(Clone, Default)]
+    struct Fields(Arc<std::sync::Mutex<Vec<String>>>);
+
+    impl tracing::field::Visit for Fields {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            self.0.lock().unwrap().push(format!("{}={value:?}", field.name()));
+        }
+    }
+
+    impl tracing::Subscriber for Fields {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_judged_is_logged_as_the_lease_or_the_queue_that_it_is() {
+        let spool = Subject::Spool(Lineage::random(), "spool:/mail".into());
+        let queue = Subject::Queue("mail".parse().unwrap());
+        let lease = Subject::Lease(LeaseName::new("nightly").unwrap());
+        for (subject, expected) in
+            [(spool, "queue=\"spool:/mail\""), (queue, "queue=\"mail\""), (lease, "lease=\"nightly\"")]
+        {
+            let fields = Fields::default();
+            let guard = tracing::subscriber::set_default(fields.clone());
+            bounded(Named::of(&subject), async { Err(Error::new(Kind::Unavailable, "away")) }).await;
+            drop(guard);
+            let fields = fields.0.lock().unwrap().clone();
+            let named = |field: &&String| ["lease=", "queue="].iter().any(|name| field.starts_with(name));
+            assert_eq!(fields.iter().filter(named).collect::<Vec<_>>(), [expected], "{fields:?}");
+        }
     }
 
     #[test]

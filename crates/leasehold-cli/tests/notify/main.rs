@@ -307,6 +307,29 @@ fn dead_letters_and_refused_writes_are_reported() {
 }
 
 #[test]
+fn a_notification_about_a_queue_that_is_not_delivered_is_logged_as_one_about_a_queue() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"dead_letter\", \"failed\"]"));
+    receiver.answer(503);
+    let spool = format!("spool:{}", home.path("letters").display());
+    let undelivered = |words: &[&str], field: &str, name: &str| {
+        let said = home.done(words).stderr;
+        let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines: Vec<Value> = lines.filter(|line| line["notification"].is_string()).collect();
+        let named = |line: &&Value| line[field] == name && line["item"].is_null();
+        assert!(lines.iter().any(|line| named(&line)), "{said}");
+        let other = if field == "queue" { "lease" } else { "queue" };
+        assert!(lines.iter().all(|line| line[other] != name), "{said}");
+    };
+    for target in ["mail", &spool] {
+        home.done(&["queue", "add", target, "--attempts", "1", "--text", "to: ada"]).expect(0);
+        let work = ["work", target, "--log-format", "json", "--until-idle", "--", "false"];
+        undelivered(&work, "queue", target);
+    }
+    undelivered(&["run", "nightly", "--log-format", "json", "--", "false"], "lease", "nightly");
+}
+
+#[test]
 fn dead_letters_of_a_spool_are_reported_too_by_one_lane_and_by_several() {
     let receiver = receiver();
     let home = home(&webhook(&receiver, "on = [\"dead_letter\"]\nqueues = [\"spool:*/letters?\"]"));
