@@ -87,13 +87,18 @@ fn a_lease_takes_the_place_of_flock_where_a_line_has_its_own() {
 0 3 * * * flock /tmp/long.lock nice long-one
 0 4 * * * flock -n /tmp/both.lock /bin/one
 0 5 * * * flock -n /tmp/both.lock /bin/other
+0 6 * * * flock -n /tmp/part.lock /bin/first; /bin/second
+0 7 * * * flock -n /tmp/pipe.lock /bin/third | /bin/fourth
+0 8 * * * flock -n /tmp/shared.lock /bin/fifth
+0 9 * * * flock -n /tmp/shared.lock /bin/sixth && /bin/seventh
 ";
     let done = import(&home, crontab, &[]).expect(0);
     let found = checked(&home, &done);
     let told: Vec<(&str, &str)> =
         found.iter().map(|job| (job["name"].as_str().unwrap(), job["schedule"].as_str().unwrap())).collect();
     let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["sync-it", "poll", "long-one", "one", "other"], "{}", done.stdout);
+    let expected = ["sync-it", "poll", "long-one", "one", "other", "second", "third", "fifth", "sixth"];
+    assert_eq!(names, expected, "{}", done.stdout);
     assert_eq!(told[1].1, "5-59/15 * * * * Europe/Berlin");
     for field in [
         "command = \"/usr/local/bin/sync-it --all >> log 2>&1\"",
@@ -101,6 +106,9 @@ fn a_lease_takes_the_place_of_flock_where_a_line_has_its_own() {
         "busy = \"wait 30s\"",
         "busy = \"wait 1h\"",
         "command = \"flock -n /tmp/both.lock /bin/one\"",
+        "command = \"flock -n /tmp/part.lock /bin/first; /bin/second\"",
+        "command = \"flock -n /tmp/pipe.lock /bin/third | /bin/fourth\"",
+        "command = \"flock -n /tmp/shared.lock /bin/fifth\"",
     ] {
         assert!(done.stdout.contains(field), "{field}: {}", done.stdout);
     }
@@ -109,8 +117,30 @@ fn a_lease_takes_the_place_of_flock_where_a_line_has_its_own() {
         "line 2: `5/15`, which not every cron reads, is carried over as `5-59/15`",
         "line 3: `flock` on `/tmp/long.lock` is left out",
         "line 5: other lines lock `/tmp/both.lock` too, so `flock` stays",
+        "line 6: `flock` stays, and the line as it is: only its first command is under the lock",
+        "line 7: `flock` stays, and the line as it is",
+        "line 8: other lines lock `/tmp/shared.lock` too, so `flock` stays",
+        "line 9: `flock` stays, and the line as it is",
     ] {
         assert!(done.stderr.contains(said), "{said}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_crontab_without_a_path_of_its_own_is_noted_once() {
+    let home = Home::new(On::Sqlite);
+    let said = "standard input: PATH is not set above every job";
+    for (crontab, is_noted) in [
+        ("0 1 * * * a\n0 2 * * * b\n", true),
+        ("0 1 * * * a\nPATH=/bin\n0 2 * * * b\n", true),
+        ("PATH=/bin\n0 1 * * * a\n", false),
+        ("@reboot a\nPATH=/bin\n0 2 * * * b\n", false),
+    ] {
+        let done = import(&home, crontab, &[]).expect(0);
+        checked(&home, &done);
+        for told in [&done.stderr, &done.stdout] {
+            assert_eq!(told.matches(said).count(), usize::from(is_noted), "{crontab}: {done:?}");
+        }
     }
 }
 
@@ -314,6 +344,26 @@ fn a_file_of_variables_reaches_the_command_and_no_message() {
     signal(scheduler.pid(), "TERM");
     let ended = scheduler.end().expect(0);
     assert!(ended.stderr.contains(&path) && ended.stderr.contains("job `job`"), "{ended:?}");
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_of_variables_holds_up_no_other_job() {
+    let home = Home::new(On::Sqlite);
+    assert!(Command::new("mkfifo").arg(home.path("pipe")).status().unwrap().success());
+    let piped = "[[job]]\nname = 'piped'\nevery = '1s'\nenv_file = 'pipe'\ncommand = 'touch began'\n";
+    let other = "[[job]]\nname = 'other'\nevery = '1s'\ncommand = 'echo x >> ran'\n";
+    std::fs::write(home.path("leasehold.toml"), format!("{piped}{other}")).unwrap();
+    let scheduler = home.start(&["schedule", "run"]);
+    eventually("the one has failed", || home.done(&["runs", "piped"]).stdout.contains("failed"));
+    let before = home.read("ran").len();
+    eventually("the other runs on", || home.read("ran").len() > before);
+    signal(scheduler.pid(), "TERM");
+    let ended = scheduler.end().expect(0);
+    assert!(
+        ended.stderr.contains("job `piped`: env_file `") && ended.stderr.contains("is not a plain file"),
+        "{ended:?}"
+    );
+    assert!(!home.path("began").exists());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A line is a comment, a variable for the lines below it, or a job: five fields or a nickname, perhaps a user, and the rest
 //! of the line for a shell. In that rest `%` is a line break, and what follows the first one is the command's input.
 
-use super::flock::{Busy, Flocked, flocked};
+use super::flock::{Busy, Flocked, flocked, is_partly_flocked, taken_apart};
 use super::table::{Command, Imported, Tables, called, quoted, shown};
 use super::{current_user, home_of};
 use leasehold_work::schedule::Zone;
@@ -28,8 +28,9 @@ pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
     tables.begin(&file);
     let zone = tables.zone.clone();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let locks = lines.filter_map(|line| Some(flocked(&line[line.find("flock")?..])?.lock)).collect();
+    let locks = lines.filter_map(|line| Some(taken_apart(&line[line.find("flock")?..])?.lock)).collect();
     let mut around = Environment { env: BTreeMap::new(), shell: None, zone, delay: 0, locks };
+    let mut lacks_path = false;
     for (line, number) in text.lines().zip(1..) {
         let (line, location) = (line.trim(), format!("{file}, line {number}"));
         if line.is_empty() || line.starts_with('#') {
@@ -39,7 +40,14 @@ pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
             around.set(&name, value, &location, tables);
             continue;
         }
+        let known = tables.jobs();
         job(line, has_user, &around, &location, tables);
+        lacks_path |= tables.jobs() > known && !around.env.contains_key("PATH");
+    }
+    if lacks_path {
+        let what = "PATH is not set above every job: cron gave these its own, such as /usr/bin:/bin, and here they have the \
+                    environment of the scheduler; `env = { PATH = \"...\" }` sets one";
+        tables.notice(&file, what);
     }
 }
 
@@ -110,6 +118,10 @@ impl Environment {
         /// In place of no limit.
         const LONGEST_WAIT: &str = "wait 1h";
         let Some(Flocked { lock, busy, command: bare }) = flocked(command) else {
+            if is_partly_flocked(command) {
+                let what = "`flock` stays, and the line as it is: only its first command is under the lock";
+                tables.notice(location, what);
+            }
             return (command.to_owned(), None);
         };
         let file = shown(&lock);
@@ -145,7 +157,7 @@ fn job(line: &str, has_user: bool, around: &Environment, location: &str, tables:
     let (user, rest) = if has_user { split_fields(rest, 1) } else { (String::new(), rest) };
     if rest.is_empty() || (has_user && user.is_empty()) {
         let form = if has_user { "five fields, a user and a command" } else { "five fields and a command" };
-        return tables.notice(location, &format!("not carried over: `{}` is not {form}", shown(line)));
+        return tables.notice(location, &format!("not carried over: `{}` does not have {form}", shown(line)));
     }
     if schedule.eq_ignore_ascii_case("@reboot") {
         let what = format!(
@@ -176,7 +188,7 @@ fn job(line: &str, has_user: bool, around: &Environment, location: &str, tables:
     let home = || home_of(has_user.then_some(user)).filter(|home| Path::new(home).is_dir());
     let home = around.env.get("HOME").cloned().or_else(home).unwrap_or_else(|| "/".into());
     let mut job = Imported {
-        called: flocked(&rest).map_or_else(|| called(&rest), |kept| called(&kept.command)),
+        called: taken_apart(&rest).map_or_else(|| called(&rest), |kept| called(&kept.command)),
         schedule: ("cron", schedule),
         zone: Some(around.zone.clone()),
         command: match &around.shell {

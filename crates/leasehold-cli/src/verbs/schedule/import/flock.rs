@@ -1,7 +1,7 @@
 //! Lines that keep their runs apart with `flock LOCKFILE COMMAND`: a job's lease does that, on every machine.
 //!
-//! Promise: only a lock that a line takes for its whole command, for itself alone, is known here. Non-promise: whether something
-//! outside the crontab uses the same file.
+//! Promise: a lock is replaced only if a line takes it for its whole command, for itself alone: of `flock -n x a; b` the lock is
+//! around `a` only, and `b` would get under the lease. Non-promise: whether something outside the crontab uses the same file.
 
 /// A command under `flock`.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,8 +21,41 @@ pub enum Busy {
     Wait(Option<String>),
 }
 
-/// A command that begins with `flock`, taken apart; none if it does not, or does something else with it.
+/// A command that is under `flock` as a whole, taken apart; none if it is not.
 pub fn flocked(command: &str) -> Option<Flocked> {
+    taken_apart(command).filter(|_| !has_several(command))
+}
+
+/// Whether only a part of a line is under the `flock` that it begins with.
+pub fn is_partly_flocked(command: &str) -> bool {
+    taken_apart(command).is_some() && has_several(command)
+}
+
+/// Whether a shell finds more than one command in this text: `;`, `&`, `|` or a line break that is neither in quotes nor part of
+/// a redirection. Text whose quotes are not closed may hold anything.
+fn has_several(text: &str) -> bool {
+    let (mut letters, mut before, mut quote) = (text.chars(), ' ', None);
+    while let Some(c) = letters.next() {
+        match (quote, c) {
+            (Some('\''), '\\') => {}
+            (_, '\\') => {
+                letters.next();
+            }
+            (Some(open), c) if c == open => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            // `2>&1` and `>|` are redirections.
+            (None, '&') if matches!(before, '>' | '<') => {}
+            (None, '|') if before == '>' => {}
+            (None, ';' | '&' | '|' | '\n') => return true,
+            _ => {}
+        }
+        before = c;
+    }
+    quote.is_some()
+}
+
+/// A command that begins with `flock`, taken apart, whatever comes behind it; none if it does something else with it.
+pub fn taken_apart(command: &str) -> Option<Flocked> {
     let (program, mut rest) = word(command)?;
     if program.rsplit('/').next() != Some("flock") {
         return None;
@@ -92,6 +125,33 @@ mod tests {
         ] {
             let expected = Flocked { lock: lock.into(), busy, command: rest.into() };
             assert_eq!(flocked(command), Some(expected), "{command}");
+        }
+        for (command, lock) in [
+            ("flock -n x a; b", "x"),
+            ("flock -n x a;b", "x"),
+            ("flock -n x a | b", "x"),
+            ("flock -n x a|b", "x"),
+            ("flock -n x a && b", "x"),
+            ("flock -n x a || b", "x"),
+            ("flock -n x a &", "x"),
+            ("flock -n x a\nb", "x"),
+            ("flock -n x a &> log", "x"),
+            ("flock -n x -c 'a; b'; c", "x"),
+            ("flock -n x a \"it's\"; b 'c'", "x"),
+            ("flock -n x a 'open", "x"),
+        ] {
+            assert_eq!(flocked(command), None, "{command}");
+            assert!(is_partly_flocked(command), "{command}");
+            assert_eq!(taken_apart(command).unwrap().lock, lock, "{command}");
+        }
+        for command in [
+            "flock -n x a 'b; c' \"d | e\" \\; f",
+            "flock -n x a >>log 2>&1",
+            "flock -n x a >|log",
+            "flock -n x a \"say \\\"x; y\\\"\"",
+            "flock -n x find . -exec rm {} \\;",
+        ] {
+            assert!(flocked(command).is_some() && !is_partly_flocked(command), "{command}");
         }
         for command in
             ["a", "", "flock", "flock -n x.lock", "flock -s x.lock a", "flock -n 9 && a", "flock -n \"$HOME/x\" a"]
