@@ -1,5 +1,6 @@
 //! Reads TOML, and says what is wrong with it in words that help: the field, its value, and what to write instead.
 //!
+//! Promise: a value is repeated only of a field that is ours and never a secret; of what a table `env` says, nothing but the names.
 //! Non-promise: errors of TOML's own grammar are in its parser's words, with their line.
 
 use leasehold_core::{Error, Kind, Result};
@@ -50,14 +51,61 @@ const DURATIONS: [&str; 12] = [
     "lasts",
 ];
 
+/// Fields whose values messages may repeat. Other names are not ours, as in `env`, or have values that may be secrets.
+const REPEATED: [&str; 44] = [
+    "after",
+    "allow",
+    "argv",
+    "audience",
+    "backoff",
+    "busy",
+    "catch_up",
+    "catch_up_max_age",
+    "cron",
+    "cwd",
+    "dst",
+    "dst_fold",
+    "every",
+    "grace",
+    "held_exit_code",
+    "history_age",
+    "history_transfers",
+    "issuer",
+    "jitter",
+    "jobs",
+    "label",
+    "lasts",
+    "late_after",
+    "log",
+    "log_format",
+    "metrics",
+    "metrics_leases",
+    "name",
+    "names",
+    "namespace",
+    "on",
+    "output_runs",
+    "output_size",
+    "owner",
+    "progress_timeout",
+    "queues",
+    "recovered_after",
+    "remind",
+    "retries",
+    "revision",
+    "state",
+    "timeout",
+    "ttl",
+    "tz",
+];
+
 /// Reads TOML, and says in which line it is wrong.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, what: &str, path: &Path) -> Result<T> {
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
         let before = span.start.min(text.len());
         let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
-        let wrong = Field::at(text, span).and_then(|field| field.explained(error.message()));
-        let wrong = wrong.unwrap_or_else(|| error.message().replace('\n', " "));
+        let wrong = told(Field::at(text, span), error.message());
         Error::new(Kind::Invalid, format!("invalid {what} `{}`, line {line}: {wrong}", path.display()))
     })
 }
@@ -65,9 +113,27 @@ pub fn parse_toml<T: DeserializeOwned>(text: &str, what: &str, path: &Path) -> R
 /// Reads one of the tables of [`RawTables`].
 pub fn read_table<T: DeserializeOwned>(table: &toml::Value) -> Result<T> {
     table.clone().try_into().map_err(|error: toml::de::Error| {
-        let wrong = Field::within(table, &error).and_then(|field| field.explained(error.message()));
-        Error::new(Kind::Invalid, wrong.unwrap_or_else(|| error.message().replace('\n', " ")))
+        Error::new(Kind::Invalid, told(Field::within(table, &error), error.message()))
     })
+}
+
+/// What is wrong with a field, in words that help, and otherwise in the parser's.
+fn told(field: Option<Field>, message: &str) -> String {
+    let may_repeat = field.as_ref().is_some_and(|field| field.value.is_some());
+    let explained = field.and_then(|field| field.explained(message));
+    let parsers = || if may_repeat { message.to_owned() } else { without_value(message) };
+    explained.unwrap_or_else(parsers).replace('\n', " ")
+}
+
+/// The parser's words without the value in them: ``invalid type: integer `5`, expected a string``.
+fn without_value(message: &str) -> String {
+    let parts = || {
+        let (what, rest) = message.split_once(": ").filter(|(what, _)| what.starts_with("invalid "))?;
+        let (found, wanted) = rest.rsplit_once(", expected ")?;
+        let found = found.split(['`', '"']).next()?.trim_end();
+        Some(format!("{what}: {found}, expected {wanted}"))
+    };
+    parts().unwrap_or_else(|| message.to_owned())
 }
 
 /// A field with a wrong value, or one that nobody knows.
@@ -78,6 +144,8 @@ struct Field {
     value: Option<String>,
     /// Whether the value is one of a list.
     is_element: bool,
+    /// Whether it is a variable of a command, and the name not ours.
+    is_variable: bool,
 }
 
 impl Field {
@@ -89,19 +157,20 @@ impl Field {
         let whole = format!("{line}{rest}");
         if let Some(header) = whole.trim_start().strip_prefix('[').filter(|_| !line.contains('=')) {
             let name = header.trim_start_matches('[').split([']', '.']).next()?.trim().to_owned();
-            return Some(Field { name, value: None, is_element: false });
+            return Some(Field { name, value: None, is_element: false, is_variable: false });
         }
-        let value = harmless(value);
+        let (value, is_variable) = (harmless(value), is_in_env(before));
+        let repeated = |name: &str| value.clone().filter(|_| !is_variable && REPEATED.contains(&name));
         if let Some(key) = before.trim_end().strip_suffix('=') {
             let name = key.rsplit(['\n', ',', '{']).next()?.trim().to_owned();
-            return Some(Field { name, value, is_element: false });
+            return Some(Field { value: repeated(&name), name, is_element: false, is_variable });
         }
         // The name of a field that nobody knows, or a value in a list, which may have begun some lines above.
         if rest.split_once('=').is_some_and(|(key, _)| Some(key.trim()) == value.as_deref()) {
-            return Some(Field { name: value?, value: None, is_element: false });
+            return Some(Field { name: value?, value: None, is_element: false, is_variable });
         }
-        let key = before.lines().rev().find_map(|line| line.split_once('='))?.0;
-        Some(Field { name: key.trim().to_owned(), value, is_element: true })
+        let name = before.lines().rev().find_map(|line| line.split_once('='))?.0.trim().to_owned();
+        Some(Field { value: repeated(&name), name, is_element: true, is_variable })
     }
 
     /// The one of this table that the error is about.
@@ -109,7 +178,7 @@ impl Field {
         let shown = error.to_string();
         let name = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
         let Some(name) = name else {
-            return Some(Field { name: String::new(), value: None, is_element: false });
+            return Some(Field { name: String::new(), value: None, is_element: false, is_variable: false });
         };
         let value = table.get(name)?;
         let is_element = value.is_array() && !error.message().contains("sequence, expected");
@@ -120,7 +189,8 @@ impl Field {
             toml::Value::Boolean(value) => Some(value.to_string()),
             _ => None,
         };
-        Some(Field { name: name.to_owned(), value, is_element })
+        let value = value.filter(|_| REPEATED.contains(&name));
+        Some(Field { name: name.to_owned(), value, is_element, is_variable: false })
     }
 
     /// The parser's message in words that help, if it is one of those that are known.
@@ -153,7 +223,7 @@ impl Field {
         let (name, value) = (&self.name, self.value.as_deref().unwrap_or("..."));
         let is_number = found.starts_with("type: integer") || found.starts_with("type: floating");
         let is_whole = value.bytes().all(|b| b.is_ascii_digit());
-        match DURATIONS.contains(&name.as_str()) {
+        match DURATIONS.contains(&name.as_str()) && !self.is_variable {
             true if is_number && is_whole => {
                 // Nobody gives a key for a few seconds.
                 let unit = if name == "lasts" { 'm' } else { 's' };
@@ -187,6 +257,17 @@ impl Field {
             _ => format!("`{name}` is {value}; write a whole number{range}, without quotes, such as {name} = 3"),
         }
     }
+}
+
+/// Whether what comes behind this text is in a table of variables. It may say so too often, which hides more.
+fn is_in_env(before: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let names_it = |text: &str| text.split(|c| !is_part(c)).any(|word| word == "env");
+    let (above, line) = before.rsplit_once('\n').unwrap_or(("", before));
+    let header = above.lines().rev().find(|line| line.trim_start().starts_with('[')).unwrap_or_default();
+    // Of a table in braces over several lines.
+    let is_open = |text: &str| text.matches('{').count() > text.matches('}').count();
+    names_it(line) || names_it(header) || before.match_indices("env").any(|(at, _)| is_open(&before[at..]))
 }
 
 fn as_tables(name: &str) -> String {
@@ -227,12 +308,13 @@ mod tests {
         _name: Option<String>,
         ttl: Option<String>,
         retries: Option<i64>,
-        code: Option<u8>,
+        held_exit_code: Option<u8>,
         argv: Vec<String>,
         env: BTreeMap<String, String>,
         on: Option<OneOrMany>,
         job: Vec<Table>,
         notify: Vec<Table>,
+        secret: Option<bool>,
     }
 
     #[derive(Debug, Deserialize)]
@@ -261,7 +343,7 @@ mod tests {
             ("retries = \"3\"", "`retries` is the text \"3\"; write the number without quotes: retries = 3"),
             ("retries = 'three'", "three'; write a whole number, without quotes, such as retries = 3"),
             ("retries = 1.5", "`retries` is 1.5; write a whole number, without quotes, such as retries = 3"),
-            ("code = 300", "`code` is 300; use a whole number from 0 to 255"),
+            ("held_exit_code = 300", "`held_exit_code` is 300; use a whole number from 0 to 255"),
             ("ttl = 90 # seconds", "`ttl` has no unit; write it with a unit, in quotes: ttl = \"90s\""),
             ("argv = \"ls\"", "`argv` is a list; write it in square brackets: argv = [\"ls\"]"),
             ("argv = [\n  \"ls\",\n  3,\n]", "`argv` is a list of texts; write each in quotes"),
@@ -273,8 +355,55 @@ mod tests {
                 assert!(said.replace('"', "'").contains(&expected.replace('"', "'")), "{text}: {said}");
             }
         }
-        let [of_file, _] = said("env = { A = 1 }");
-        assert_eq!(of_file, "`A` is a text; write it in quotes: A = \"1\"");
+    }
+
+    #[test]
+    fn what_a_table_of_variables_says_is_never_repeated() {
+        let hidden = "12345678";
+        for (text, name) in [
+            ("env = { DB_PASSWORD = 12345678 }", "DB_PASSWORD"),
+            ("env = { A = 'x', DB_PASSWORD = 12345678 }", "DB_PASSWORD"),
+            ("env = { A = '}', ttl = 12345678 }", "ttl"),
+            ("\"env\" = { ttl = 12345678 }", "ttl"),
+            ("[env]\nDB_PASSWORD = 12345678", "DB_PASSWORD"),
+            ("ttl = '90s'\n[env]\nA = 'x'\nttl = 12345678", "ttl"),
+            ("[ 'env' ]\nname = 12345678.5", "name"),
+            ("env.DB_PASSWORD = 12345678", "env.DB_PASSWORD"),
+            ("env.ttl = 12345678", "env.ttl"),
+        ] {
+            let expected = format!("`{name}` is a text; write it in quotes: {name} = \"...\"");
+            let [of_file, of_table] = said(text);
+            assert_eq!(of_file, expected, "{text}");
+            assert!(!of_table.contains(hidden), "{text}: {of_table}");
+        }
+        for text in [
+            "env = { A = 12345678.5 }",
+            "env = { A = [12345678] }",
+            "env = { A = { B = 12345678 } }",
+            "[env]\nA = [\n12345678]",
+            "env = 12345678",
+            "env = [\"12345678\"]",
+            "secret = 12345678",
+            "secret = \"12345678\"",
+        ] {
+            for said in said(text) {
+                assert!(!said.contains(hidden), "{text}: {said}");
+            }
+        }
+        // Behind it there are fields of ours again.
+        let [of_file, _] = said("env = { A = 'x' }\nretries = 1.5");
+        assert!(of_file.contains("`retries` is 1.5"), "{of_file}");
+    }
+
+    #[test]
+    fn the_parsers_own_words_come_without_the_value() {
+        for (message, expected) in [
+            ("invalid type: integer `5`, expected a boolean", "invalid type: integer, expected a boolean"),
+            ("invalid type: string \"a, expected b\", expected a boolean", "invalid type: string, expected a boolean"),
+            ("missing field `name`", "missing field `name`"),
+        ] {
+            assert_eq!(without_value(message), expected);
+        }
     }
 
     #[test]
