@@ -207,3 +207,17 @@ fn until_done_waits_for_what_is_claimed_elsewhere_and_for_what_is_delayed() {
         home.done(&["work", &queue, "--until-done", "--until-idle", "--", "false"]).expect(64);
     }
 }
+
+#[test]
+fn a_line_that_is_too_long_is_named_and_not_added() {
+    let home = Home::new(On::Sqlite);
+    std::fs::write(home.path("lines"), format!("one\n{}\nthree\n", "x".repeat(100_000))).unwrap();
+    let mut add = home.leasehold(&["queue", "add", "mail", "--each-line"]);
+    let added = Done::from(add.stdin(std::fs::File::open(home.path("lines")).unwrap()).output().unwrap()).expect(64);
+    assert!(added.stderr.contains("line 2 of standard input has more than 49152 bytes"), "{added:?}");
+    assert!(added.stdout.is_empty(), "{added:?}");
+    let spool = format!("spool:{}", home.path("spool").display());
+    let mut add = home.leasehold(&["queue", "add", &spool, "--each-line"]);
+    let added = add.stdin(std::fs::File::open(home.path("lines")).unwrap()).output().unwrap();
+    assert_eq!(Done::from(added).expect(0).stdout.lines().count(), 3, "a spool takes it");
+}
