@@ -31,10 +31,10 @@ pub const METRICS: &str = "LEASEHOLD_METRICS";
 /// TTL rule of thumb for jobs of unknown length: two renewals may fail within a minute's outage.
 const DEFAULT_TTL: Duration = Duration::from_secs(90);
 /// Of a run whose output is longer, the beginning and the end are kept.
-const DEFAULT_OUTPUT_SIZE: run_output::Size = run_output::Size(8 << 20);
+pub const DEFAULT_OUTPUT_SIZE: run_output::Size = run_output::Size(8 << 20);
 const DEFAULT_OUTPUT_RUNS: u64 = 50;
 /// Variables that may hold a secret. Each can name a file that has it instead, by its name and `_FILE`.
-const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PING"];
+pub const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PING"];
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]

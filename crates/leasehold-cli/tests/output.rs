@@ -103,6 +103,23 @@ fn a_hundred_megabytes_keep_their_beginning_and_their_end() {
 }
 
 #[test]
+fn a_file_that_stands_for_more_than_may_be_kept_is_shown_up_to_that_and_said_to_be() {
+    let home = home(On::Sqlite);
+    home.done(&["run", "x", "--keep-output", "--", "echo", "short"]).expect(0);
+    let [file] = &kept(&home)[..] else { panic!("{:?}", kept(&home)) };
+    let compress = "import gzip, sys
+open(sys.argv[1], 'wb').write(b'\\x1f\\x8b\\x08\\x10' + bytes(6) + b'0\\0' + gzip.compress(b'line\\n' * 4000000)[10:])";
+    let made = Command::new("python3").args(["-c", compress]).arg(file).status().unwrap();
+    assert!(made.success() && fs::metadata(file).unwrap().len() < 100_000);
+    let shown = home.done(&["logs", "x"]).expect(0);
+    assert_eq!(shown.stdout.len(), 8 << 20);
+    assert!(shown.stderr.contains("has more than 8MB; only so much of it is shown"), "{}", shown.stderr);
+    fs::write(home.path("leasehold.toml"), "output = \"kept\"\noutput_size = \"64MB\"\n").unwrap();
+    let shown = home.done(&["logs", "x"]).expect(0);
+    assert!(shown.stdout.len() == 20_000_000 && !shown.stderr.contains("has more than"), "{}", shown.stderr);
+}
+
+#[test]
 fn what_never_falls_silent_is_seen_while_it_runs() {
     let home = home(On::Sqlite);
     let chatty = "while [ ! -e go ]; do echo line; sleep 0.02; done";

@@ -13,13 +13,13 @@ use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What was compressed is written through after so many bytes, however fast they come.
 const FLUSHED_EVERY: u64 = 64 * 1024;
 /// The comment of a part that is for readers without us.
-const GAP: &str = "gap";
+pub(super) const GAP: &str = "gap";
 
 /// A file that is being written.
 pub struct Bounded {
@@ -106,7 +106,11 @@ impl Bounded {
             let old = self.kept.remove(0);
             // Only the first part is whole for sure, so the bytes are counted.
             let old = part_name(&self.name, old);
-            self.left_out += self.folder.read(&old).and_then(read_part).map_or(0, |part| part.1.len() as u64);
+            self.left_out += self
+                .folder
+                .read(&old)
+                .and_then(|part| read_part(part, self.limit))
+                .map_or(0, |part| part.1.len() as u64);
             self.folder.remove(&old)?;
         }
         let file = self.folder.create(&part_name(&self.name, self.part))?;
@@ -157,7 +161,7 @@ pub fn parts_among(names: impl IntoIterator<Item = String>, name: &str) -> Vec<S
 }
 
 /// The parts beside a file, in order.
-fn parts(path: &Path) -> Vec<PathBuf> {
+pub(super) fn parts(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
     };
@@ -180,79 +184,73 @@ pub fn is_locked(file: &File) -> bool {
 pub type Stretch = (u64, Vec<u8>);
 
 /// What is there of a run's output, in order.
-pub fn read(path: &Path) -> io::Result<Vec<Stretch>> {
-    Followed::open(path)?.read()
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub stretches: Vec<Stretch>,
+    /// Whether there is more than was asked for.
+    pub has_more: bool,
 }
 
-/// A run's file that is read while it is written, and to its end when it was removed meanwhile.
-pub struct Followed {
-    file: File,
-    path: PathBuf,
-}
-
-impl Followed {
-    pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Followed { file: File::open(path)?, path: path.to_path_buf() })
-    }
-
-    /// Whether nobody writes it any more. One without a byte is about to be written, or its writer died.
-    pub fn is_over(&self) -> bool {
-        let is_begun = self.file.metadata().is_ok_and(|metadata| metadata.len() > 0);
-        let is_over = flock(&self.file, FlockOperation::NonBlockingLockShared).is_ok();
-        let _ = flock(&self.file, FlockOperation::Unlock);
-        is_begun && is_over
-    }
-
-    /// Tells a change without reading it.
-    pub fn size(&self) -> u64 {
-        let size = |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |metadata| metadata.len() + 1);
-        size(self.file.metadata()) + parts(&self.path).iter().map(|part| size(std::fs::metadata(part))).sum::<u64>()
-    }
-
-    /// What is there, in order.
-    pub fn read(&self) -> io::Result<Vec<Stretch>> {
-        (&self.file).seek(io::SeekFrom::Start(0))?;
-        let mut stretches = decode(BufReader::new(&self.file));
-        for part in parts(&self.path) {
-            // Removed meanwhile, or appended to the file.
-            if let Ok(file) = File::open(part) {
-                stretches.extend(decode(BufReader::new(file)));
-            }
+/// Reads a run's output, so many bytes of it at most: a few bytes of a file may stand for more than fits into memory.
+pub fn read(path: &Path, most: u64) -> io::Result<Found> {
+    let mut found = decode(BufReader::new(File::open(path)?), most);
+    let mut room = most;
+    for part in parts(path) {
+        // Removed meanwhile, or appended to the file.
+        if let Ok(file) = File::open(part) {
+            let part = decode(BufReader::new(file), room);
+            room -= part.stretches.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+            found.has_more |= part.has_more;
+            found.stretches.extend(part.stretches);
         }
-        stretches.sort_by_key(|(at, _)| *at);
-        stretches.dedup_by_key(|(at, _)| *at);
-        Ok(stretches)
     }
+    found.stretches.sort_by_key(|(at, _)| *at);
+    found.stretches.dedup_by_key(|(at, _)| *at);
+    Ok(found)
 }
 
-fn read_part(part: File) -> io::Result<Stretch> {
-    let mut stretches = decode(BufReader::new(part));
-    stretches.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+fn read_part(part: File, most: u64) -> io::Result<Stretch> {
+    let mut found = decode(BufReader::new(part), most);
+    found.stretches.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Every stretch, as far as it can be read: the writer may have been killed.
-pub fn decode(mut from: impl BufRead) -> Vec<Stretch> {
-    let mut stretches = Vec::new();
+/// Every stretch, as far as it can be read: the writer may have been killed. So many bytes at most.
+pub fn decode(mut from: impl BufRead, most: u64) -> Found {
+    let (mut found, mut room) = (Found::default(), most);
     while from.fill_buf().is_ok_and(|rest| !rest.is_empty()) {
         let mut decoder = GzDecoder::new(&mut from);
         let mut bytes = Vec::new();
-        let whole = decoder.read_to_end(&mut bytes);
+        let mut whole = decoder.by_ref().take(room).read_to_end(&mut bytes).map(drop);
+        // Also finds the end of a member whose bytes fit exactly.
+        if whole.is_ok() && bytes.len() as u64 == room {
+            whole = match decoder.read(&mut [0]) {
+                Ok(0) => Ok(()),
+                Ok(_) => {
+                    found.has_more = true;
+                    Err(io::ErrorKind::FileTooLarge.into())
+                }
+                Err(error) => Err(error),
+            };
+        }
         let comment = decoder.header().and_then(|header| std::str::from_utf8(header.comment()?).ok());
         if let Some(at) = comment.and_then(|comment| comment.parse().ok()) {
-            stretches.push((at, bytes));
+            room -= bytes.len() as u64;
+            found.stretches.push((at, bytes));
         } else if comment != Some(GAP) {
-            return stretches;
+            return found;
         }
         if whole.is_err() {
-            return stretches;
+            return found;
         }
     }
-    stretches
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALL: u64 = u64::MAX;
 
     fn text(stretches: &[Stretch]) -> Vec<(u64, usize)> {
         stretches.iter().map(|(at, bytes)| (*at, bytes.len())).collect()
@@ -270,12 +268,12 @@ mod tests {
         assert!(is_being_written(&path));
         // As a killed writer leaves it.
         file.flush().unwrap();
-        let seen = read(&path).unwrap();
+        let seen = read(&path, ALL).unwrap().stretches;
         assert_eq!(seen[0].1.len(), 4_000);
         assert_eq!(parts(&path).len(), 2);
         file.finish().unwrap();
         assert!(parts(&path).is_empty() && !is_being_written(&path));
-        let kept = read(&path).unwrap();
+        let kept = read(&path, ALL).unwrap().stretches;
         assert_eq!(text(&kept), text(&seen), "nothing is lost or doubled by making one file of it");
         assert!(kept.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() <= 8_000);
         assert!(kept[0].1.starts_with(b"000000000\n") && kept.last().unwrap().1.ends_with(b"000009999\n"));
@@ -296,18 +294,18 @@ mod tests {
         let mut file = Bounded::create(job, "run.log.gz", 1_000_000).unwrap();
         file.write(0, b"one\n").unwrap();
         file.flush().unwrap();
-        assert_eq!(read(&path).unwrap(), [(0, b"one\n".to_vec())]);
+        assert_eq!(read(&path, ALL).unwrap().stretches, [(0, b"one\n".to_vec())]);
         file.write(4, b"two\n").unwrap();
         file.flush().unwrap();
         // What came too fast was left out.
         file.write(1_000, b"three\n").unwrap();
         file.flush().unwrap();
-        assert_eq!(read(&path).unwrap(), [(0, b"one\ntwo\n".to_vec()), (1_000, b"three\n".to_vec())]);
+        assert_eq!(read(&path, ALL).unwrap().stretches, [(0, b"one\ntwo\n".to_vec()), (1_000, b"three\n".to_vec())]);
         std::mem::forget(file);
         let whole = std::fs::read(&path).unwrap();
         for length in 0..whole.len() {
             // No length of it makes a reader fail.
-            let found = decode(&whole[..length]);
+            let found = decode(&whole[..length], ALL).stretches;
             assert!(found.iter().all(|(_, bytes)| b"one\ntwo\n".starts_with(bytes)), "{length}");
         }
     }
@@ -323,7 +321,29 @@ mod tests {
         std::os::unix::fs::symlink(&theirs, job.join("run.log.gz")).unwrap();
         file.finish().unwrap();
         assert_eq!(std::fs::read(&theirs).unwrap(), b"precious");
-        let kept = read(&job.join("moved")).unwrap();
+        let kept = read(&job.join("moved"), ALL).unwrap().stretches;
         assert_eq!(kept.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), 900);
+    }
+
+    #[test]
+    fn what_stands_for_more_than_it_may_is_cut_and_said_to_be() {
+        let member = |comment: &str, length: usize| {
+            let mut member = begin(Vec::new(), comment);
+            member.write_all(&vec![b'x'; length]).unwrap();
+            member.finish().unwrap()
+        };
+        // A thousandth of what it stands for.
+        let bomb = member("0", 50_000_000);
+        assert!(bomb.len() < 500_000, "{}", bomb.len());
+        let found = decode(&bomb[..], 10_000);
+        assert_eq!((text(&found.stretches), found.has_more), (vec![(0, 10_000)], true));
+        // What a reader skips counts too, one member and all of them.
+        let found = decode(&[member(GAP, 50_000), member("0", 5)].concat()[..], 10_000);
+        assert_eq!((text(&found.stretches), found.has_more), (vec![], true));
+        let two = [member("0", 6_000), member("6000", 6_000)].concat();
+        let found = decode(&two[..], 10_000);
+        assert_eq!((text(&found.stretches), found.has_more), (vec![(0, 6_000), (6_000, 4_000)], true));
+        let found = decode(&two[..], 12_000);
+        assert_eq!((text(&found.stretches), found.has_more), (vec![(0, 6_000), (6_000, 6_000)], false));
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod file;
 mod folder;
+pub mod followed;
 pub mod layout;
 mod object;
 mod retention;
@@ -14,6 +15,7 @@ mod writer;
 pub use object::Bucket;
 pub use setting::{OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE, Size, Target, bytes_of, check_variables, parse_runs};
 
+use crate::config::DEFAULT_OUTPUT_SIZE;
 use crate::supervise::settlement::PATIENCE;
 use crate::supervise::{Gathered, Sink, Tail};
 use layout::RunFile;
@@ -63,6 +65,12 @@ pub struct RunFacts {
 }
 
 impl Keeping {
+    /// How many bytes of a run's output are shown at most: a file or an object may be compressed to a thousandth, and need not
+    /// be of our making.
+    pub fn most_shown(&self) -> u64 {
+        self.size.max(DEFAULT_OUTPUT_SIZE.0)
+    }
+
     /// Begins to keep the output of a run under this token. If it cannot be kept, a warning says so, and the run continues.
     pub fn begin(&self, token: &Token) -> Keep {
         let file = RunFile::new(token, self.spool.as_deref());

@@ -3,7 +3,7 @@
 //! Promise: a file is removed here only once the bucket has it. Non-promise: the number of runs that a bucket keeps is counted
 //! by who uploads; two machines at once may leave one more for a while.
 
-use super::file::Stretch;
+use super::file::Found;
 #[cfg(feature = "full")]
 use super::file::{decode, parts_among};
 #[cfg(feature = "full")]
@@ -92,10 +92,12 @@ impl Bucket {
         Ok(())
     }
 
-    /// What is there of a run's output; none if there is no such file.
+    /// What is there of a run's output, so many bytes of it at most; none if there is no such file.
     #[cfg(feature = "full")]
-    pub async fn read(&self, file: &str) -> Result<Option<Vec<Stretch>>> {
-        Ok(self.files()?.get(file).await?.map(|content| decode(&content[..])))
+    pub async fn read(&self, file: &str, most: u64) -> Result<Option<Found>> {
+        // What cannot be compressed gets a little longer.
+        let most_stored = most.saturating_add(most / 8).saturating_add(64 * 1024);
+        Ok(self.files()?.get(file, most_stored).await?.map(|content| decode(&content[..], most)))
     }
 
     #[cfg(not(feature = "full"))]
@@ -104,7 +106,7 @@ impl Bucket {
     }
 
     #[cfg(not(feature = "full"))]
-    pub async fn read(&self, _: &str) -> Result<Option<Vec<Stretch>>> {
+    pub async fn read(&self, _: &str, _: u64) -> Result<Option<Found>> {
         Err(crate::targets::lean(self.url.scheme()))
     }
 }

@@ -41,9 +41,14 @@ impl Files {
         self.cloud.put(&self.path(name), content.into()).await.map(drop).map_err(|e| self.failed(e))
     }
 
-    /// A file's content; none if it does not exist.
-    pub async fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    /// A file's content; none if it does not exist, and an error if it has more than so many bytes.
+    pub async fn get(&self, name: &str, most: u64) -> Result<Option<Vec<u8>>> {
         match self.cloud.get(&self.path(name)).await {
+            Ok(found) if found.meta.size > most => {
+                let (folder, bytes) = (&self.address, found.meta.size);
+                let message = format!("`{name}` in `{folder}` has {bytes} bytes; at most {most} are read");
+                Err(Error::new(Kind::Invalid, message))
+            }
             Ok(found) => found.bytes().await.map(|bytes| Some(bytes.to_vec())).map_err(|e| self.failed(e)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.failed(error)),

@@ -3,9 +3,9 @@
 use super::Wanted;
 use crate::context::{Context, Target};
 use crate::output;
-use crate::run_output::file::{self, Stretch, is_being_written};
+use crate::run_output::file::{self, Found, Stretch, is_being_written};
 use crate::run_output::layout::{self, Named, RunFile, folder_of, spool_folder};
-use crate::run_output::{Keeping, files_in};
+use crate::run_output::{Keeping, Size, files_in};
 use leasehold_core::item::{QueueName, State};
 use leasehold_core::{Coordinator, Kind, LeaseName, Result, Transfer};
 use leasehold_work::output::{Ring, RunOutput, list};
@@ -236,14 +236,18 @@ impl Finder<'_> {
             let shared = named.and_then(|file| file.split_once('/'));
             let shared = shared.and_then(|(home, file)| layout::within(&keeping.root, home, file));
             for path in local.map(|local| local.path.clone()).into_iter().chain(shared) {
-                if let Some(stretches) = file::read(&path).ok().filter(|stretches| !stretches.is_empty()) {
-                    return Content::File(path, with_end(stretches, record));
+                let found = file::read(&path, keeping.most_shown()).ok();
+                if let Some(found) = found.filter(|found| !found.stretches.is_empty()) {
+                    let stretches = whole(found, &path.display().to_string(), keeping, record);
+                    return Content::File(path, stretches);
                 }
             }
             if let (Some(bucket), Some((_, file))) = (&keeping.bucket, named.and_then(|file| file.split_once('/'))) {
-                match bucket.read(file).await {
-                    Ok(Some(stretches)) => {
-                        return Content::Bucket(format!("{bucket}/{file}"), with_end(stretches, record));
+                match bucket.read(file, keeping.most_shown()).await {
+                    Ok(Some(found)) => {
+                        let url = format!("{bucket}/{file}");
+                        let stretches = whole(found, &url, keeping, record);
+                        return Content::Bucket(url, stretches);
                     }
                     Ok(None) => {}
                     Err(error) => output::say(&error.to_string()),
@@ -348,6 +352,18 @@ async fn of_this_store(
         ours.extend(is_ours.then_some(local));
     }
     ours
+}
+
+/// What was found at a location, and a word about what of it is not shown.
+fn whole(found: Found, location: &str, keeping: &Keeping, record: Option<&RunOutput>) -> Vec<Stretch> {
+    if !found.has_more {
+        return with_end(found.stretches, record);
+    }
+    let most = Size(keeping.most_shown());
+    output::say(&format!(
+        "the output in `{location}` has more than {most}; only so much of it is shown. A larger `output_size` shows more"
+    ));
+    found.stretches
 }
 
 /// With the last lines from the store where the end of it could not be written.

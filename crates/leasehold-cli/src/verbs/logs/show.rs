@@ -1,9 +1,12 @@
 //! Showing output: whole, its last lines, or as it comes.
 
 use super::find::{Chosen, Content, Finder};
+use crate::config::DEFAULT_OUTPUT_SIZE;
 use crate::exit::Exit;
 use crate::output::{self, Reader};
-use crate::run_output::file::{Followed, Stretch, gap_line, is_being_written};
+use crate::run_output::Keeping;
+use crate::run_output::file::{Stretch, gap_line, is_being_written};
+use crate::run_output::followed::Followed;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_work::schedule::slot_text;
@@ -74,24 +77,27 @@ pub async fn follow(finder: &Finder<'_>, chosen: &Chosen, tail: Option<usize>) -
     let Some(path) = chosen.path.clone().filter(|path| chosen.runs_here || is_being_written(path)) else {
         return text(chosen, tail);
     };
-    let (mut file, mut position, mut size, mut asked) = (None, None, None, SystemClock.now());
+    let (mut file, mut position, mut asked) = (None::<Followed>, None::<u64>, SystemClock.now());
+    // Of what was written before; what comes is read as it comes.
+    let most = finder.keeping.map_or(DEFAULT_OUTPUT_SIZE.0, Keeping::most_shown);
     loop {
         // Open from its first byte on: it may be removed, or moved to a bucket, as soon as the run has ended.
         file = file.or_else(|| Followed::open(&path).ok());
         // Before the look: what is written until it is over is seen.
         let is_over = file.as_ref().is_some_and(Followed::is_over);
-        let now = file.as_ref().map(Followed::size);
-        if now != size || is_over {
-            size = now;
-            let stretches = file.as_ref().and_then(|file| file.read().ok()).unwrap_or_default();
+        let (stretches, is_all) = file.as_mut().map_or_else(|| (Vec::new(), true), |file| file.read_new(most));
+        if !stretches.is_empty() {
             let new = match position {
                 None => last_lines(&joined(&stretches, 0), tail).to_vec(),
                 Some(position) => joined(&stretches, position),
             };
-            position = stretches.last().map(|(at, bytes)| at + bytes.len() as u64).or(position);
+            position = stretches.iter().map(|(at, bytes)| at + bytes.len() as u64).chain(position).max();
             if output::deliver_bytes(&shown(&new))? == Reader::Gone {
                 return Ok(Exit::Done);
             }
+        }
+        if !is_all {
+            continue;
         }
         if is_over {
             // A disk that is full ends the keeping before the run, and a supervisor that is killed before its lease.
