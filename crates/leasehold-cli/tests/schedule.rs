@@ -400,11 +400,89 @@ fn service_files_name_the_store_and_no_secret() {
         assert!(refused.stderr.contains("has a secret in it") && !refused.stderr.contains("hunter2"), "{refused:?}");
     }
     let named = home.leasehold(&print[..5]).env("LEASEHOLD_ON", "gpu").output().unwrap();
-    assert!(String::from_utf8_lossy(&named.stderr).contains("will not have this shell's LEASEHOLD_ON"), "{named:?}");
+    let unit = String::from_utf8_lossy(&named.stdout).into_owned();
+    assert!(unit.contains("Environment=\"LEASEHOLD_ON=gpu\"\n"), "{unit}");
     let plain = home.leasehold(&print[..5]).env_remove("LEASEHOLD_STORE").output().unwrap();
     assert!(String::from_utf8_lossy(&plain.stdout).contains(&format!("--file \"{file}\" run\n")), "{plain:?}");
     let plist = home.done(&["schedule", "install", "--print", "--kind", "launchd"]).expect(0).stdout;
     assert!(plist.contains(&format!("<string>{file}</string>")), "{plist}");
+}
+
+/// What a unit tells its service: systemd's escapes undone.
+fn environment_of(unit: &str) -> Vec<(String, String)> {
+    let pair = |line: &str| {
+        let quoted = line.strip_prefix("Environment=\"")?.strip_suffix('"')?;
+        let plain = quoted.replace("\\\"", "\"").replace("\\\\", "\\").replace("%%", "%");
+        let (name, value) = plain.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    unit.lines().filter_map(pair).collect()
+}
+
+#[test]
+fn service_files_have_the_settings_of_this_shell_and_name_its_secrets() {
+    let home = Home::new(On::Sqlite);
+    jobs(&home, "[[job]]\nname = 'x'\nevery = '1h'\ncommand = 'true'\n");
+    std::fs::write(home.path("key"), "k").unwrap();
+    let config = |variables: &[(String, String)]| -> serde_json::Value {
+        let mut command = home.leasehold(&["config", "--json"]);
+        let done = command.envs(variables.iter().map(|(name, value)| (name, value))).output().unwrap();
+        serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"))
+    };
+    let all: Vec<String> = config(&[]).as_object().unwrap().keys().cloned().collect();
+    let known = all.iter().filter(|name| !["store", "key"].contains(&name.as_str()));
+    let given: Vec<(String, String)> = known
+        .map(|name| {
+            let value = match name.as_str() {
+                "ttl" => "2m",
+                "label" => "box",
+                "grace" => "7s",
+                "held_exit_code" => "9",
+                "state" => "state here",
+                "history_transfers" => "200",
+                "history_age" => "30d",
+                "log" => "warn",
+                "log_format" => "json",
+                "metrics" => "127.0.0.1:9464",
+                "metrics_leases" => "a*,b",
+                "output" => "\"kept\" 100% $x \\",
+                "output_size" => "1MB",
+                "output_runs" => "7",
+                unknown => panic!("setting `{unknown}` needs a value here"),
+            };
+            (format!("LEASEHOLD_{}", name.to_uppercase()), value.to_owned())
+        })
+        .collect();
+    let install = |kind: &str, more: &[(&str, &str)]| {
+        let mut command = home.leasehold(&["schedule", "install", "--print", "--kind", kind]);
+        command.envs(given.iter().map(|(name, value)| (name, value))).env_remove("LEASEHOLD_KEY");
+        let done = command.envs(more.iter().copied()).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    let secrets = [
+        ("LEASEHOLD_KEY", "hunter2"),
+        ("LEASEHOLD_DO_TOKEN", "hunter2"),
+        ("LEASEHOLD_PING", "https://hc.example/hunter2"),
+    ];
+    let [unit, _] = install("systemd", &[("LEASEHOLD_KEY_FILE", "key")]);
+    let told = environment_of(&unit);
+    assert!(told.contains(&("LEASEHOLD_KEY_FILE".into(), home.path("key").display().to_string())), "{unit}");
+    for (name, _) in &given {
+        assert!(told.iter().any(|(known, _)| known == name), "{name}: {unit}");
+    }
+    // The service, wherever it is started, has the same settings.
+    let elsewhere: Vec<(String, String)> = told.into_iter().filter(|(name, _)| name != "LEASEHOLD_KEY_FILE").collect();
+    assert_eq!(config(&elsewhere), config(&given));
+    let [unit, said] = install("systemd", &secrets);
+    for (name, _) in &secrets {
+        assert!(said.contains(&format!("will not have this shell's {name}: it ")), "{name}: {said}");
+        assert!(!unit.contains(name) && !unit.contains("hunter2") && !said.contains("hunter2"), "{unit}{said}");
+    }
+    assert!(said.contains("set LEASEHOLD_KEY_FILE to the path in place of LEASEHOLD_KEY"), "{said}");
+    let [plist, said] = install("launchd", &secrets);
+    assert!(plist.contains("<key>LEASEHOLD_TTL</key><string>2m</string>") && !plist.contains("hunter2"), "{plist}");
+    assert!(said.contains("will not have this shell's LEASEHOLD_KEY: "), "{said}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub use errand::Errand;
 pub use evidence::{Evidence, Output};
 pub use finished::{Asked, Ended, Finished, TimeLimit, Trouble};
 pub use signals::Signals;
-pub use standby::{Feed, Piping, Standby, check, unwatchable};
+pub use standby::{CGROUP, Feed, Piping, Standby, check, unwatchable};
 pub use tail::Tail;
 
 use crate::log;

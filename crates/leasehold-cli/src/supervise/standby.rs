@@ -77,7 +77,7 @@ impl Standby {
 }
 
 /// Whether commands get a control group where one can be made: `auto` (unless said otherwise) or `off`.
-pub(super) const CGROUP: &str = "LEASEHOLD_CGROUP";
+pub const CGROUP: &str = "LEASEHOLD_CGROUP";
 
 /// What the environment says of [`CGROUP`].
 pub(super) fn wants_cgroup() -> Result<bool> {

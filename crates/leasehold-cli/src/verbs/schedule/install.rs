@@ -1,19 +1,28 @@
 //! `schedule install`: a service file for `leasehold schedule`, written or printed. Nothing is started.
 //!
-//! Promise: the service uses the store that this command was given; no password is in it, since others may read such
-//! files; a file that says something else is not written over unasked. Non-promise: other settings that are only in this
-//! shell's environment are not in it; they are named.
+//! Promise: the service uses the store that this command was given, and the settings that are in this shell's environment; no
+//! secret is in it, since others may read such files, and each variable of ours that is left out is named; a file that differs is
+//! not overwritten unasked. Non-promise: variables that are not ours, such as those of a database's driver, are not looked at.
 
 use super::daemon::LABELS;
 use crate::args::Install;
-use crate::config::{Settings, Source};
+use crate::config::{self, Settings, Source};
 use crate::exit::Exit;
 use crate::output;
+use crate::run_output::OUTPUT;
+use crate::supervise::CGROUP;
 use leasehold_core::{Error, Kind, Result};
 use std::path::Path;
 
-/// Settings that a service does not have from a shell's environment.
-const ENVIRONMENT: [&str; 4] = ["LEASEHOLD_TTL", "LEASEHOLD_LABEL", "LEASEHOLD_GRACE", LABELS];
+/// How the names of our variables begin.
+const OURS: &str = "LEASEHOLD_";
+/// Settings of a scheduler that have no name in the settings.
+const PLAIN: [&str; 2] = [LABELS, CGROUP];
+const STORE: &str = "LEASEHOLD_STORE";
+const KEY: &str = "LEASEHOLD_KEY";
+/// Secrets for which a service can be told the file that has them.
+const IN_FILES: [&str; 2] = [STORE, KEY];
+const DURABLE_TOKEN: &str = "LEASEHOLD_DO_TOKEN";
 
 pub fn install(args: &Install, file: &Path, settings: &Settings) -> Result<Exit> {
     let program = std::env::current_exe()
@@ -26,23 +35,94 @@ pub fn install(args: &Install, file: &Path, settings: &Settings) -> Result<Exit>
             .ok_or_else(|| Error::new(Kind::Unsupported, format!("path `{}` is not plain text", path.display())))
     };
     let mut words = vec![text(&program)?, "schedule".into(), "--file".into(), text(file)?];
-    if let Some(store) = store(settings, file)? {
+    let variables = variables(settings)?;
+    let has = |name: &str| variables.iter().any(|(known, _)| known == name);
+    if !has(&in_file(STORE))
+        && let Some(store) = store(settings, file)?
+    {
         words.extend(["--store".into(), store]);
     }
     words.push("run".into());
     let service = match args.kind.as_deref().unwrap_or(usual) {
-        "launchd" => launchd(&words),
-        _ => systemd(&words),
+        "launchd" => launchd(&words, &variables),
+        _ => systemd(&words, &variables),
     };
     if args.print {
         output::print(&service.text)?;
     } else {
         write(&service, args.force)?;
     }
-    for name in ENVIRONMENT.iter().filter(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
-        output::say(&format!("the service will not have this shell's {name}; set it in the file or in the service"));
-    }
+    left_out(&variables).iter().for_each(|line| tracing::warn!("{line}"));
     Ok(Exit::Done)
+}
+
+/// A variable that is set.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The variable that names the file of a secret.
+fn in_file(secret: &str) -> String {
+    format!("{secret}_FILE")
+}
+
+/// What a service is told of this shell's environment: the settings that come from it, and where files with secrets are.
+fn variables(settings: &Settings) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    // A bucket's address may have a password in it, which the table of settings hides.
+    let hides =
+        |name: &str| name == OUTPUT && settings.output.value.as_ref().is_some_and(|o| o.portable() != o.to_string());
+    for (_, value, source) in settings.rows() {
+        if let (Some(value), Source::Environment(name)) = (value, source)
+            && *name != STORE
+            && !hides(name)
+        {
+            found.push(((*name).to_owned(), value));
+        }
+    }
+    found.extend(PLAIN.into_iter().filter_map(|name| Some((name.to_owned(), variable(name)?))));
+    for secret in IN_FILES {
+        // A store that a flag names needs none.
+        let is_used =
+            secret != STORE || matches!(settings.store.source, Source::Environment(_)) && variable(STORE).is_none();
+        if let Some(path) = variable(&in_file(secret)).filter(|_| is_used) {
+            let path = std::path::absolute(&path).map_or(path, |path| path.display().to_string());
+            found.push((in_file(secret), path));
+        }
+    }
+    match found.iter().find(|(_, value)| value.chars().any(char::is_control)) {
+        Some((name, _)) => {
+            Err(Error::new(Kind::Invalid, format!("{name} is not one line, as a service file needs it")))
+        }
+        None => Ok(found),
+    }
+}
+
+/// A line for each variable of ours that is set here and not in the service.
+fn left_out(variables: &[(String, String)]) -> Vec<String> {
+    let is_there = |name: &str| variables.iter().any(|(known, _)| known == name);
+    let set =
+        std::env::vars_os().filter(|(_, value)| !value.is_empty()).filter_map(|(name, _)| name.into_string().ok());
+    // The store is named in the service's command, or in a file that it reads.
+    let is_meant = |name: &String| name.starts_with(OURS) && !name.starts_with(STORE) && !is_there(name);
+    let mut names: Vec<String> = set.filter(is_meant).collect();
+    names.sort();
+    let is_secret = |name: &str| name == DURABLE_TOKEN || config::SECRETS.contains(&name);
+    let advice = |name: &str| match name {
+        KEY => format!(
+            "it is a secret, and others may read service files. Write the key to a file that only its user may read, \
+             set {} to the path in place of {KEY}, and run this again",
+            in_file(KEY)
+        ),
+        OUTPUT => "it has a secret in it, and others may read service files. Put `output` into leasehold.toml, \
+                   closed to others"
+            .to_owned(),
+        name if is_secret(name) => "it may be a secret, and others may read service files. Put it into a file that \
+                                    only its user may read (systemd: `EnvironmentFile=`)"
+            .to_owned(),
+        _ => "set it in the file or in the service".to_owned(),
+    };
+    names.iter().map(|name| format!("the service will not have this shell's {name}: {}", advice(name))).collect()
 }
 
 /// A service file: what is in it, where it goes, and what makes it start.
@@ -64,7 +144,9 @@ fn write(service: &Service, force: bool) -> Result<()> {
             return Ok(());
         }
         Ok(_) if !force => {
-            let message = format!("`{shown}` says something else; see `--print`, and write over it with --force");
+            let message = format!(
+                "`{shown}` differs from what would be written; compare with --print, or overwrite it with --force"
+            );
             return Err(Error::new(Kind::Invalid, message));
         }
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(cannot(e)),
@@ -98,16 +180,19 @@ fn store(settings: &Settings, file: &Path) -> Result<Option<String>> {
 }
 
 /// Within double quotes systemd expands specifiers and escapes.
-fn systemd(words: &[String]) -> Service {
+fn systemd(words: &[String], variables: &[(String, String)]) -> Service {
+    let escaped = |word: &str| word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
     // Those that need no quotes have none.
     let is_plain = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
     let quoted = |word: &String| {
         if is_plain(word) {
             return word.clone();
         }
-        let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
-        format!("\"{escaped}\"")
+        format!("\"{}\"", escaped(word).replace('$', "$$"))
     };
+    // A `$` is expanded in commands only.
+    let environment: String =
+        variables.iter().map(|(name, value)| format!("Environment=\"{name}={}\"\n", escaped(value))).collect();
     let text = format!(
         "# ~/.config/systemd/user/leasehold.service, for: systemctl --user enable --now leasehold
 [Unit]
@@ -119,7 +204,7 @@ After=network-online.target
 Type=notify
 NotifyAccess=main
 WatchdogSec=3min
-ExecStart={}
+{environment}ExecStart={}
 ExecReload=/bin/kill -HUP $MAINPID
 # When it is stopped or restarted, runs that are under way may finish. Those of a scheduler that died are killed with it.
 KillMode=mixed
@@ -137,8 +222,16 @@ WantedBy=default.target
     Service { text, path: ".config/systemd/user/leasehold.service", next }
 }
 
-fn launchd(words: &[String]) -> Service {
-    let escaped = |word: &String| word.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+fn launchd(words: &[String], variables: &[(String, String)]) -> Service {
+    let escaped = |word: &str| word.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let pairs: String = variables
+        .iter()
+        .map(|(name, value)| format!("    <key>{name}</key><string>{}</string>\n", escaped(value)))
+        .collect();
+    let environment = match &*pairs {
+        "" => String::new(),
+        pairs => format!("  <key>EnvironmentVariables</key>\n  <dict>\n{pairs}  </dict>\n"),
+    };
     let text = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>
 <!-- ~/Library/LaunchAgents/leasehold.schedule.plist, for: launchctl load -w that file -->
@@ -150,7 +243,7 @@ fn launchd(words: &[String]) -> Service {
   <array>
 {}
   </array>
-  <key>RunAtLoad</key><true/>
+{environment}  <key>RunAtLoad</key><true/>
   <key>KeepAlive</key><true/>
   <key>ExitTimeOut</key><integer>900</integer>
 </dict>
