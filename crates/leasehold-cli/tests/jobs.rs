@@ -97,7 +97,7 @@ fn a_lease_takes_the_place_of_flock_where_a_line_has_its_own() {
     let told: Vec<(&str, &str)> =
         found.iter().map(|job| (job["name"].as_str().unwrap(), job["schedule"].as_str().unwrap())).collect();
     let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
-    let expected = ["sync-it", "poll", "long-one", "one", "other", "first", "third", "fifth", "sixth"];
+    let expected = ["sync-it", "poll", "long-one", "one", "other", "second", "third", "fifth", "sixth"];
     assert_eq!(names, expected, "{}", done.stdout);
     assert_eq!(told[1].1, "5-59/15 * * * * Europe/Berlin");
     for field in [

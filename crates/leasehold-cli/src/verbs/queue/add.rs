@@ -135,7 +135,7 @@ mod tests {
         for expected in [Some("one"), Some("two"), Some(""), Some("six"), None] {
             assert_eq!(read_line(&mut input, 1, 3).unwrap().as_deref(), expected);
         }
-        for text in ["four", "four\n", "four\r\n", "fo\r\r\n"] {
+        for text in ["four", "four\n", "four\r\n", "fou\r\r\n"] {
             let error = read_line(&mut text.as_bytes(), 7, 3).unwrap_err().to_string();
             assert!(error.starts_with("line 7 of standard input has more than 3 bytes"), "{text:?}: {error}");
         }

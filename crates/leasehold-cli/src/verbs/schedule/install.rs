@@ -52,7 +52,7 @@ pub fn install(args: &Install, file: &Path, settings: &Settings) -> Result<Exit>
     } else {
         write(&service, args.force)?;
     }
-    left_out(&variables).iter().for_each(|line| output::say(line));
+    left_out(&variables).iter().for_each(|line| tracing::warn!("{line}"));
     Ok(Exit::Done)
 }
 
