@@ -220,9 +220,10 @@ mod tests {
     async fn a_store_that_fails_or_hangs_is_read_once_for_all_who_ask_meanwhile() {
         for hangs in [false, true] {
             let store = Arc::new(Away { hangs, reads: AtomicUsize::default() });
+            let probed = Probed::Store(Coordinator::new(store.clone()));
             let monitor = Monitor {
-                probed: Probed::Store(Coordinator::new(store.clone())),
-                health: Health::default(),
+                health: Health::new(&probed),
+                probed,
                 requests: Requests::default(),
                 patterns: Vec::new(),
                 jobs: Mutex::default(),

@@ -111,7 +111,9 @@ fn a_request_that_ends_in_two_places_is_refused_and_its_rest_is_no_request() {
         attacker.is_refused(what, answer, with);
     }
     // Without `connection: close` of the client: the server itself ends the connection after a request in pieces.
-    for framing in ["transfer-encoding: chunked\r\ncontent-length: 4", "content-length: 4\r\ntransfer-encoding: chunked"] {
+    for framing in
+        ["transfer-encoding: chunked\r\ncontent-length: 4", "content-length: 4\r\ntransfer-encoding: chunked"]
+    {
         let request = format!(
             "POST {ACQUIRE} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer lh_w_x\r\n{framing}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n{hidden}"
         );
@@ -232,7 +234,9 @@ fn text_that_is_none_or_hides_what_it_is_is_refused() {
         }
     }
     // Dots are letters of names like others, except alone.
-    for path in ["/v1/ns/TEXT/leases", "/v1/ns/team/leases/TEXT", "/v1/ns/team/leases/a%2fTEXT%2fb", "/v1/ns/team/queues/TEXT"] {
+    for path in
+        ["/v1/ns/TEXT/leases", "/v1/ns/team/leases/TEXT", "/v1/ns/team/leases/a%2fTEXT%2fb", "/v1/ns/team/queues/TEXT"]
+    {
         let answer = attacker.send("GET", &path.replace("TEXT", "%2e%2e"), &[], b"");
         attacker.is_refused(&format!("dots in {path}"), answer, &[400, 403, 404]);
     }

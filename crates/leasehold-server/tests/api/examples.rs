@@ -84,8 +84,8 @@ async fn the_script_that_the_page_begins_with_does_nothing_without_the_lease() {
 
 #[tokio::test]
 async fn the_script_that_the_page_begins_with_tells_what_is_known_of_a_request_that_failed() {
-    for (answers, code) in [
-        (&[Some(200), Some(200), Some(200)] as &[_], 0),
+    let cases: [(&[Option<u16>], i32); 15] = [
+        (&[Some(200), Some(200), Some(200)], 0),
         (&[Some(409)], 11),
         (&[Some(200), Some(409)], 12),
         (&[Some(200), Some(200), Some(409)], 12),
@@ -100,7 +100,8 @@ async fn the_script_that_the_page_begins_with_tells_what_is_known_of_a_request_t
         (&[Some(403)], 78),
         (&[Some(404)], 78),
         (&[Some(500)], 78),
-    ] {
+    ];
+    for (answers, code) in cases {
         assert_eq!(run_first_at(answers).await, Some(code), "{answers:?}");
     }
 }
