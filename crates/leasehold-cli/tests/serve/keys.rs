@@ -195,7 +195,7 @@ fn wrong_words_about_keys_are_refused_and_change_nothing() {
     let home = Home::new(On::Sqlite);
     for (args, says) in [
         (&["--allow", "write"][..], "use read, hold, work, operate or admin"),
-        (&["--allow", "read", "--namespace", "leasehold-server"], "which `leasehold key` manages"),
+        (&["--allow", "read", "--namespace", "leasehold-server"], "managed with `leasehold key`"),
         (&["--allow", "read", "--name", "a b"], "`*` stands for any characters"),
         (&["--allow", "read", "--expires", "0s"], "use more than nothing"),
         (&["--allow", "read", "--expires", "soon"], "soon"),
@@ -211,7 +211,7 @@ fn wrong_words_about_keys_are_refused_and_change_nothing() {
     let namespace = format!("{}?namespace=leasehold-server", home.store);
     for verb in [&["ls"][..], &["key", "ls"], &["acquire", "x"]] {
         let refused = home.done(&[verb, &["--store", &namespace]].concat()).expect(64).stderr;
-        assert!(refused.contains("which `leasehold key` manages"), "{refused}");
+        assert!(refused.contains("managed with `leasehold key`"), "{refused}");
     }
     let listed: Value = serde_json::from_str(&home.done(&["key", "ls", "--json"]).expect(0).stdout).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 1);
