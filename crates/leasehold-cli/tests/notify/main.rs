@@ -254,7 +254,7 @@ fn a_plan_of_the_same_file_at_another_path_compares_it_with_the_deployed_one() {
     // One with jobs of two other files replaces neither.
     std::fs::write(home.path("other.toml"), job("more", "1h")).unwrap();
     let running = scheduler(&home, "other.toml");
-    eventually("the other is published", || plan("other.toml").stderr.contains("0 of 1 job differ"));
+    eventually("the other is published", || plan("other.toml").stderr.contains("0 of 1 jobs differ"));
     stop(running);
     std::fs::write(home.path("checkout/jobs.toml"), &checkout).unwrap();
     assert!(!plan("checkout/jobs.toml").stderr.contains("compared as if"));
