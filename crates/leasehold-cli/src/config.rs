@@ -9,17 +9,17 @@ use crate::notify::NotifyTables;
 use crate::oidc::OidcTables;
 use crate::run_context::RunContext;
 use crate::run_output::{self, OUTPUT, OUTPUT_RUNS, OUTPUT_SIZE};
+pub use crate::source::Source;
 use crate::supervise::deadlines::Deadlines;
 use crate::toml_reader::RawTables;
 pub use crate::toml_reader::parse_toml;
 use leasehold_core::{
-    Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration, secret,
+    Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration, printable, secret,
 };
 use leasehold_server::status::Address;
 use leasehold_stores::StoreUrl;
 use rustix::fs::OFlags;
 use serde::Deserialize;
-use std::fmt;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -35,40 +35,6 @@ pub const DEFAULT_OUTPUT_SIZE: run_output::Size = run_output::Size(8 << 20);
 const DEFAULT_OUTPUT_RUNS: u64 = 50;
 /// Variables that may hold a secret. Each can name a file that has it instead, by its name and `_FILE`.
 pub const SECRETS: [&str; 3] = ["LEASEHOLD_STORE", "LEASEHOLD_TOKEN", "LEASEHOLD_PING"];
-
-/// Where a value came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A flag of the command line.
-    Flag,
-    /// This environment variable.
-    Environment(&'static str),
-    /// A settings file, by its path.
-    File(PathBuf),
-    /// What `run` has told its command, in a file that the command line or the environment names.
-    Context,
-    /// Nowhere: it is the default.
-    Default,
-}
-
-impl Source {
-    /// What a relative path is relative to; the current folder if none.
-    fn folder(&self) -> Option<&Path> {
-        if let Source::File(path) = self { path.parent() } else { None }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Flag => f.write_str("flag"),
-            Source::Environment(name) => write!(f, "environment {name}"),
-            Source::File(path) => write!(f, "file {}", path.display()),
-            Source::Context => f.write_str("the context of a run"),
-            Source::Default => f.write_str("default"),
-        }
-    }
-}
 
 /// A value and where it came from.
 #[derive(Debug, Clone)]
@@ -184,13 +150,7 @@ impl Settings {
     pub fn gather_with(common: &Common, flags: &Flags) -> Result<Self> {
         let files = if flags.no_files { Files(Vec::new()) } else { Files::read(flags.file.as_deref())? };
         // A relative path in a file is relative to that file.
-        let store = files.pick(
-            &common.store,
-            "store",
-            "LEASEHOLD_STORE",
-            |f| f.store.clone(),
-            |text, source| StoreUrl::parse_in(source.folder(), text),
-        );
+        let store = files.pick(&common.store, "store", "LEASEHOLD_STORE", |f| f.store.clone(), store_at);
         let store = match store_of_run(common)? {
             Some(store) => Some(Setting { value: store, source: Source::Context }),
             None => store?,
@@ -234,7 +194,7 @@ impl Settings {
         let runs = |text: &str, _: &Source| run_output::parse_runs(text);
         let output_runs = files.pick(&None, "output_runs", OUTPUT_RUNS, in_file, runs)?;
         Ok(Settings {
-            store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
+            store: store.map_or_else(own_store, Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
             label: optional(label),
             grace: optional(grace),
@@ -323,6 +283,25 @@ fn store_of_run(common: &Common) -> Result<Option<StoreUrl>> {
         return Ok(None);
     }
     RunContext::named(common.context.as_deref())?.map(|(context, _)| context.store()).transpose()
+}
+
+/// The store of this URL, relative to where it is written.
+fn store_at(text: &str, source: &Source) -> Result<StoreUrl> {
+    if text.starts_with("spool:") {
+        let form = format!("a spool has items, not leases: `leasehold queue ls {}`", printable(text));
+        return Err(Error::invalid("store url", text, form));
+    }
+    StoreUrl::parse_in(source.folder(), text)
+}
+
+/// The store of this user, where no other is named.
+fn own_store() -> Result<Setting<StoreUrl>> {
+    StoreUrl::user_default().map(default).map_err(|error| {
+        // The forms of a URL are no help to who has named none.
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        let message = "cannot tell where this user's own store is; give --store or LEASEHOLD_STORE";
+        Error::new(Kind::Unsupported, message).with_source(cause)
+    })
 }
 
 /// A folder, from where its text is.

@@ -4,13 +4,15 @@
 //! lease, a token or a queue get it here. Non-promise: a failure is not remembered; the next request tries again.
 
 use crate::args::Common;
-use crate::config::{Flags, Settings, Source, variable};
+use crate::config::{Flags, Setting, Settings, Source, variable};
 use crate::exit::Exit;
 use crate::notify::{Notifier, location};
 use crate::run_context::RunContext;
 use crate::{log, output, verbs};
 use leasehold::Leases;
 use leasehold_core::measured::{Measured, Requests};
+use leasehold_core::migration;
+use leasehold_core::relocation::Relocation;
 use leasehold_core::{
     Coordinator, Epoch, Error, Event, FencedWrite, History, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver,
     Result, Token, TokenKind,
@@ -20,6 +22,7 @@ use leasehold_work::Tokens;
 use leasehold_work::notify::Channel;
 use leasehold_work::queue::{Queue, QueueName};
 use leasehold_work::spool::{Presence, Spool};
+use rustix::fs::Access;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +71,8 @@ impl Context {
     pub async fn coordinator(&self) -> Result<&Coordinator> {
         let opening = || async {
             let settings = self.settings()?;
-            let store = coordinator(settings).await?.store().clone();
+            let opened = coordinator(settings).await.map_err(|error| not_opened(&settings.store, error))?;
+            let store = opened.store().clone();
             let timed = Measured::new(store, self.requests.clone());
             Ok(Coordinator::new(Arc::new(timed)).with_retention(settings.retention()))
         };
@@ -78,6 +82,16 @@ impl Context {
     /// The same for those who only look, or ask for what a missing store cannot have: they make none.
     pub async fn existing(&self) -> Result<Option<&Coordinator>> {
         if self.settings()?.store.value.is_missing() { Ok(None) } else { self.coordinator().await.map(Some) }
+    }
+
+    /// The same for those whose answer would be out of date in a store whose leases have moved, or whose change would be of no
+    /// use there: an error names the new one, and what to do. What cannot be looked at is no reason.
+    pub async fn in_use(&self, what: &str) -> Result<Option<&Coordinator>> {
+        let Some(coordinator) = self.existing().await? else { return Ok(None) };
+        match moved_to(coordinator).await {
+            Some(url) => Err(Error::new(Kind::Moved, format!("this store has moved to `{url}`; {what}"))),
+            None => Ok(Some(coordinator)),
+        }
     }
 
     /// The same for those who bring a token: a store that is missing has not granted it.
@@ -146,7 +160,7 @@ impl Context {
             Some(coordinator) => coordinator.history(&seen.lease, &seen.record).await?,
             None => History { transfers: seen.record.transfers.clone(), damaged: Vec::new() },
         };
-        history.damaged.iter().for_each(|error| output::say(&error.to_string()));
+        history.damaged.iter().for_each(|error| output::warn(&error.to_string()));
         Ok(history)
     }
 
@@ -200,11 +214,19 @@ impl Context {
         let spool = Spool::open(path)?;
         if is_missing {
             let shown = path.display();
-            output::say(&format!(
+            output::warn(&format!(
                 "made a new spool at `{shown}`; if other machines share it, see that it is mounted here"
             ));
         }
         Ok(Open::Spool(spool))
+    }
+
+    /// The same for those who change what is there: in a store that has moved there is nothing to change.
+    pub async fn queue_in_use(&self, target: &Target) -> Result<Open> {
+        if let (Target::Queue(_), None) = (target, self.missing(target)?) {
+            self.in_use("use that one, nothing was changed here").await?;
+        }
+        self.existing_queue(target).await
     }
 
     /// The same for those who ask for what a missing one cannot have.
@@ -259,11 +281,32 @@ impl Context {
             Some((path, _)) => error.in_store(&format!("spool:{}", path.display())),
             None => error,
         };
-        match self.settings() {
-            Ok(settings) => error.in_store(&settings.store.value.to_string()),
-            Err(_) => error,
-        }
+        let Ok(settings) = self.settings() else { return error };
+        let is_of_store = self.requests.failure().is_some_and(|failure| error.to_string().contains(&failure));
+        let error = if is_of_store { error.with_origin(named_by(&settings.store.source)) } else { error };
+        error.in_store(&settings.store.value.to_string())
     }
+}
+
+/// Who named the store, behind an error of it: there may be several places that do.
+fn named_by(source: &Source) -> String {
+    match source {
+        Source::Flag => "store from --store".to_owned(),
+        Source::Default => "this user's own store; no other is named".to_owned(),
+        source => format!("store from {source}"),
+    }
+}
+
+/// The error of a store that cannot be opened. Where nobody named one and this user can have none, trying again does not help.
+fn not_opened(store: &Setting<StoreUrl>, error: Error) -> Error {
+    let is_writable = |folder: &Path| folder.is_dir() && rustix::fs::access(folder, Access::WRITE_OK).is_ok();
+    let file = store.value.path().filter(|file| !file.exists());
+    let is_impossible = file.and_then(Path::parent).is_some_and(|folder| !is_writable(folder));
+    if store.source == Source::Default && is_impossible {
+        let message = "this user's own store cannot be made; give --store or LEASEHOLD_STORE";
+        return Error::new(Kind::Unsupported, message).with_source(error);
+    }
+    error.with_origin(named_by(&store.source))
 }
 
 /// What a token is of, opened.
@@ -384,9 +427,16 @@ pub async fn open_store(url: &StoreUrl) -> Result<Coordinator> {
     let coordinator = Leases::open(url).await?.coordinator().clone();
     if missing {
         // Below a mount point whose share is not mounted, this is the moment at which a fleet splits in two.
-        output::say(&format!("made a new store at `{url}`; if other machines share it, see that it is mounted here"));
+        output::warn(&format!("made a new store at `{url}`; if other machines share it, see that it is mounted here"));
     }
     Ok(coordinator)
+}
+
+/// The store that everything here has moved to, if it has; none too if that cannot be told.
+pub async fn moved_to(coordinator: &Coordinator) -> Option<String> {
+    let seen = migration::look(coordinator.store().as_ref()).await.ok()?;
+    let state = seen.marks.leaving.map(|mark| mark.state)?;
+    matches!(state, Relocation::Moved { .. }).then(|| state.address().as_str().to_owned())
 }
 
 /// A spool that is there.

@@ -7,6 +7,8 @@ mod context;
 mod exit;
 mod guards;
 mod interrupt;
+#[cfg(any(feature = "http", feature = "server"))]
+mod listen;
 mod log;
 mod metrics;
 mod notify;
@@ -21,6 +23,7 @@ mod remedy;
 mod run_context;
 mod run_output;
 mod service;
+mod source;
 mod stopping;
 mod supervise;
 mod table;

@@ -65,6 +65,16 @@ pub fn say(text: &str) {
     tracing::info!(target: log::SAY, "{}", without_keys(text));
 }
 
+/// The same for what should not be missed where only warnings are shown.
+pub fn warn(text: &str) {
+    tracing::warn!(target: log::SAY, "{}", without_keys(text));
+}
+
+/// The same for what went wrong, where it is not the error that ends the command.
+pub fn complain(text: &str) {
+    tracing::error!(target: log::SAY, "{}", without_keys(text));
+}
+
 /// Says what ended the command, and gives its exit code.
 pub fn fail(error: &Error) -> Exit {
     let exit = Exit::from(error);

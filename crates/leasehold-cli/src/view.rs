@@ -187,12 +187,19 @@ fn taken(transfer: &Transfer) -> &'static str {
     }
 }
 
-/// A transfer as a row, latest times relative to `now`.
-pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
+/// A transfer of this lease as a row, with times relative to that of the look.
+pub fn transfer_row(transfer: &Transfer, lease: &Inspection) -> Vec<String> {
+    let now = lease.now;
+    let current = lease.record.tenure.as_ref().filter(|_| transfer.epoch == lease.record.epoch);
     let ended = match (&transfer.to, transfer.held_for_ms, transfer.outcome) {
         (None, _, _) => "-".into(),
         (_, Some(ms), Some(outcome)) => format!("{} after {}", outcome.as_str(), rough(Duration::from_millis(ms))),
-        _ => "not yet".into(),
+        _ => match current {
+            Some(tenure) if tenure.deadline <= now => {
+                format!("expired {}, end not reported", relative(tenure.deadline, now))
+            }
+            _ => "not yet".into(),
+        },
     };
     let why = match (&transfer.by, &transfer.why) {
         (Some(by), Some(why)) => format!("{why} ({by})"),

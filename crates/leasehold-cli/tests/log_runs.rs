@@ -75,7 +75,7 @@ fn a_scheduler_tells_of_each_run_by_job_and_slot() {
     assert_eq!((&good["level"], &good["exit_code"]), (&"info".into(), &0.into()), "{good}");
     assert_eq!((&bad["level"], &bad["exit_code"]), (&"warn".into(), &3.into()), "{bad}");
     assert!(bad["message"].as_str().unwrap().contains("failed with exit code 3 after"), "{bad}");
-    let limit = of("hung").into_iter().find(|line| line["message"].as_str().unwrap().contains("--max-runtime"));
+    let limit = of("hung").into_iter().find(|line| line["message"].as_str().unwrap().contains("(`timeout`)"));
     assert!(limit.unwrap()["epoch"].is_u64());
 }
 
@@ -84,7 +84,7 @@ fn in_text_too_every_line_names_its_job_and_quiet_leaves_what_went_wrong() {
     let home = Home::new(On::Sqlite);
     jobs(&home, JOBS);
     let daemon = start(&home, &["schedule"], "log");
-    eventually("the hung job is stopped", || home.read("log").contains("longer than --max-runtime"));
+    eventually("the hung job is stopped", || home.read("log").contains("(`timeout`) and was stopped"));
     eventually("a good job is told", || home.read("log").contains("`good` for slot "));
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);

@@ -236,7 +236,7 @@ fn a_run_that_is_cut_off_ends_with_124_whatever_else_happens() {
         "trap '' TERM; while :; do sleep 0.02; done",
         "trap 'kill -INT $$' TERM; while :; do sleep 0.02; done",
     ] {
-        assert!(cut(job).expect(124).stderr.contains("longer than --max-runtime"), "{job}");
+        assert!(cut(job).expect(124).stderr.contains("longer than 300ms (--max-runtime)"), "{job}");
         assert_eq!(home.history("job")[0]["outcome"], "failed", "{job}");
     }
     // Also when the lease is taken while the command has its grace.

@@ -196,7 +196,7 @@ fn a_signal_ends_the_wait_for_a_reader() {
 fn a_run_is_stopped_at_its_longest_time() {
     let home = Home::new(On::Sqlite);
     let done = home.done(&["run", "job", "--ttl", "3s", "--max-runtime", "300ms", "--", "sleep", "1000"]).expect(124);
-    assert!(done.stderr.contains("longer than --max-runtime"), "{done:?}");
+    assert!(done.stderr.contains("longer than 300ms (--max-runtime)"), "{done:?}");
     assert_eq!(home.history("job")[0]["outcome"], "failed");
 }
 

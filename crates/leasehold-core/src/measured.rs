@@ -4,7 +4,7 @@
 //! Non-promise: a call that is dropped before its answer is not counted.
 
 use crate::distribution::{Distribution, REQUESTS};
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::name::{Key, Shelf};
 use crate::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
 use async_trait::async_trait;
@@ -13,9 +13,12 @@ use leasehold_system::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How long a store took to answer, by operation. Clones share the numbers.
+/// How long a store took to answer, by operation, and how its last call failed. Clones share it all.
 #[derive(Debug, Clone, Default)]
-pub struct Requests(Arc<Mutex<BTreeMap<&'static str, Distribution>>>);
+pub struct Requests {
+    times: Arc<Mutex<BTreeMap<&'static str, Distribution>>>,
+    failure: Arc<Mutex<Option<String>>>,
+}
 
 impl Requests {
     /// Every operation that is measured.
@@ -23,15 +26,25 @@ impl Requests {
 
     /// How long one operation took, so far.
     pub fn of(&self, operation: &str) -> Distribution {
-        self.0.lock().get(operation).cloned().unwrap_or_default()
+        self.times.lock().get(operation).cloned().unwrap_or_default()
     }
 
-    async fn measure<T>(&self, operation: &'static str, call: impl Future<Output = T>) -> T {
+    /// What the last call that failed was told, if the store could not be reached or gave no answer: by that, whoever has an
+    /// error knows whether it is the store's.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    async fn measure<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let asked = now();
         let answer = call.await;
         let took = now().saturating_since(asked);
-        let mut all = self.0.lock();
-        all.entry(operation).or_default().add(REQUESTS, took);
+        self.times.lock().entry(operation).or_default().add(REQUESTS, took);
+        if let Err(error) = &answer
+            && matches!(error.kind(), Kind::Unavailable | Kind::Indeterminate)
+        {
+            *self.failure.lock() = Some(error.to_string());
+        }
         answer
     }
 }

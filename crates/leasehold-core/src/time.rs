@@ -56,7 +56,7 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
         return Err(refuse("it is empty"));
     }
     if text.contains(char::is_whitespace) {
-        return Err(refuse("there are no spaces in it, write 3s"));
+        return Err(refuse("there are no spaces in it, such as 3s"));
     }
     let mut rest = text;
     let mut total_ms: u64 = 0;
@@ -207,7 +207,7 @@ mod tests {
         }
         let says = |text: &str, what: &str| parse_duration(text).unwrap_err().to_string().contains(what);
         assert!(says("0.5s", "there are no fractions, use a smaller unit: 500ms"));
-        assert!(says("3 s", "there are no spaces in it, write 3s"));
+        assert!(says("3 s", "there are no spaces in it, such as 3s"));
     }
 
     #[test]

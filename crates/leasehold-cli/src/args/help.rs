@@ -204,13 +204,16 @@ pub fn with_hint(mut error: clap::Error, words: &[OsString]) -> (clap::Error, Op
         (error.kind(), error.get(ContextKind::InvalidArg))
         && wrong.starts_with('-')
     {
-        let hint = separator(words).unwrap_or_else(|| unknown_flag(wrong, words));
+        let hint = missing_duration(words).or_else(|| separator(words)).unwrap_or_else(|| unknown_flag(wrong, words));
         // To pass it on to a command is hardly ever what was meant.
         error.remove(ContextKind::Suggested);
         let is_answered = error.get(ContextKind::SuggestedArg).is_some();
         return (error, Some(hint).filter(|_| !is_answered));
     }
     let is_unplaced = matches!(error.kind(), ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
+    if let Some(hint) = missing_duration(words).filter(|_| is_unplaced) {
+        return (error, Some(hint));
+    }
     let hint = separator(words).filter(|_| is_unplaced && error.get(ContextKind::SuggestedArg).is_none());
     (error, hint)
 }
@@ -232,13 +235,43 @@ fn unknown_flag(wrong: &str, words: &[OsString]) -> String {
     format!("`{path}` has no flag `{wrong}`; `{path} --help` lists those it has")
 }
 
-/// For a command without `--` before it.
+/// For a command without `--` before it. The verb is the first word that is no flag: `run` is a verb of `schedule` too.
 fn separator(words: &[OsString]) -> Option<String> {
     let words: Vec<&str> = words.iter().skip(1).filter_map(|word| word.to_str()).collect();
-    let verb = words.iter().find(|word| ["run", "work", "gate"].contains(word))?;
+    let (verb, what) = VERBS_WITH_COMMAND.iter().find(|(verb, _)| first_verb(&words) == Some(*verb))?;
     let is_there = words.contains(&"--");
-    (!is_there).then(|| format!("put `--` before the command, as in `leasehold {verb} NAME -- COMMAND`"))
+    (!is_there).then(|| format!("put `--` before the command, as in `leasehold {verb} {what} -- COMMAND`"))
 }
+
+/// The verb of these words; they may begin with flags of every command, and their values.
+fn first_verb<'a>(words: &[&'a str]) -> Option<&'a str> {
+    let command = Cli::command();
+    words.iter().copied().find(|word| command.find_subcommand(word).is_some())
+}
+
+/// The flags that are most often given without their duration, which then takes the `--` before the command for it.
+const FLAGS_WITH_DURATION: &[&str] = &[
+    "--wait",
+    "--retry-after",
+    "--ttl",
+    "--grace",
+    "--max-runtime",
+    "--progress-timeout",
+    "--min-interval",
+    "--backoff",
+    "--slot-max-age",
+];
+
+/// For a flag whose value is missing, right before the command.
+fn missing_duration(words: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let end = words.iter().position(|word| *word == "--")?;
+    let flag = words[..end].last().filter(|word| FLAGS_WITH_DURATION.contains(word))?;
+    Some(format!("{flag} needs a duration: {flag} 10m"))
+}
+
+/// The verbs that run a command, and what they take before it.
+const VERBS_WITH_COMMAND: &[(&str, &str)] = &[("run", "NAME"), ("work", "QUEUE"), ("gate", "RESOURCE")];
 
 #[cfg(test)]
 mod tests {

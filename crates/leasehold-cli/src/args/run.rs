@@ -139,3 +139,10 @@ pub struct RunSlot {
     #[arg(long, conflicts_with_all = ["wait", "retry_after", "or", "limit", "token", "slot"])]
     pub adopt: bool,
 }
+
+impl RunSlot {
+    /// Whether a scheduler, `trigger` or `backfill` runs it, so that what it does is in a job's table.
+    pub const fn is_of_job(&self) -> bool {
+        self.adopt || self.slot_at.is_some() || self.as_slot.is_some()
+    }
+}

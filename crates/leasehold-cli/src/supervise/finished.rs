@@ -2,7 +2,7 @@
 
 use super::Copying;
 use leasehold_core::clock::Moment;
-use leasehold_core::{Distribution, Grant};
+use leasehold_core::{Distribution, Grant, format_duration};
 use leasehold_work::output::Usage;
 use rustix::io::Errno;
 use std::process::Child;
@@ -78,6 +78,25 @@ pub enum TimeLimit {
     Exceeded,
 }
 
+/// The longest that a command may run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunLimit {
+    pub longest: Duration,
+    /// What sets it, as messages have it.
+    pub setting: &'static str,
+}
+
+/// It, for messages about a command that was stopped for it.
+pub fn told_limit(limit: Option<RunLimit>) -> String {
+    limit.map_or_else(|| "it may".to_owned(), |limit| limit.to_string())
+}
+
+impl std::fmt::Display for RunLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", format_duration(self.longest), self.setting)
+    }
+}
+
 /// Whether somebody asked the command to finish before it had: an operator by `--drain`, or whoever ends the scheduler that
 /// runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +114,8 @@ pub struct Finished<G = Grant> {
     pub ended: Ended,
     /// Whether it was stopped for its run time.
     pub time_limit: TimeLimit,
+    /// The longest that it was allowed to run.
+    pub run_limit: Option<RunLimit>,
     /// Whether it was asked to finish.
     pub asked: Asked,
     /// Why the lease was lost, if it was.
@@ -109,6 +130,8 @@ pub struct Finished<G = Grant> {
     pub renewals: Distribution,
     /// From the order to begin until it had ended.
     pub ran_for: Duration,
+    /// When it had ended.
+    pub ended_at: Moment,
     /// Lines for people, in order.
     pub notes: Vec<String>,
     /// Output that has not arrived yet; to be waited for at the very end.

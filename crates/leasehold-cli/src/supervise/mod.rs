@@ -26,7 +26,7 @@ mod wire;
 pub use capture::{Capture, Copying, Gathered, Sink};
 pub use errand::Errand;
 pub use evidence::{Evidence, Output};
-pub use finished::{Asked, Ended, Finished, TimeLimit, Trouble};
+pub use finished::{Asked, Ended, Finished, RunLimit, TimeLimit, Trouble, told_limit};
 pub use signals::Signals;
 pub use standby::{CGROUP, Feed, Piping, Standby, check, unwatchable};
 pub use tail::Tail;
@@ -59,7 +59,7 @@ pub struct Task {
     /// What becomes of its output; none if that was not piped to us.
     pub capture: Option<Capture>,
     /// The longest it may run.
-    pub max_runtime: Option<Duration>,
+    pub run_limit: Option<RunLimit>,
     /// Whether a scheduler or a worker runs it, and nobody else sends it signals.
     pub managed: bool,
     /// Where its lease is.
@@ -99,8 +99,9 @@ pub async fn supervise<T: Tenancy>(
     let mut copying = task.capture.map(|capture| capture.copy_output(&mut child));
     let begun = SystemClock.now();
     supervisor.begin(task.environment, &keeper);
-    supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
-    let ran_for = SystemClock.now().saturating_since(begun);
+    supervisor.attend(reports, signals, &keeper, task.run_limit, task.store).await;
+    let ended_at = SystemClock.now();
+    let ran_for = ended_at.saturating_since(begun);
     // As it was when the command had ended: what its output takes to arrive is not its own time.
     let trust_until = held_until(&keeper.state().borrow());
     if supervisor.lost.is_none() && trust_until.is_none_or(|end| SystemClock.now() >= end) {
@@ -123,6 +124,7 @@ pub async fn supervise<T: Tenancy>(
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
         time_limit: supervisor.time_limit,
+        run_limit: task.run_limit,
         asked: supervisor.asked,
         lost: supervisor.lost,
         survivors: supervisor.survivors,
@@ -130,6 +132,7 @@ pub async fn supervise<T: Tenancy>(
         trust_until: trust_until.unwrap_or_else(|| SystemClock.now()),
         renewals,
         ran_for,
+        ended_at,
         notes: supervisor.notes,
         output: copying.filter(|copying| supervisor.cut.is_none() && !copying.has_arrived()),
         cut: supervisor.cut,
@@ -168,7 +171,7 @@ impl Supervisor {
         mut reports: Lines<BufReader<OwnedReadHalf>>,
         signals: &mut Signals,
         keeper: &Keeper<impl Tenancy>,
-        max_runtime: Option<Duration>,
+        run_limit: Option<RunLimit>,
         store: StoreUrl,
     ) {
         let mut children = signal(SignalKind::child()).ok();
@@ -181,7 +184,7 @@ impl Supervisor {
         let mut rescue = Rescue::new(store, self.deadlines, due);
         let mut renewal = Renewal::new(self.deadlines, due);
         let mut was_asked = false;
-        let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
+        let mut run_until = run_limit.map(|limit| SystemClock.now() + limit.longest);
         while self.ended.is_none() {
             let silent_until = if self.group.is_some() { due } else { due.min(begin_by) };
             tokio::select! {
@@ -228,8 +231,8 @@ impl Supervisor {
                 () = sleep_until(run_until) => {
                     run_until = None;
                     self.time_limit = TimeLimit::Exceeded;
-                    let what = log::subject();
-                    self.notes.push(format!("{what} ran for longer than --max-runtime and was stopped"));
+                    let (what, limit) = (log::subject(), told_limit(run_limit));
+                    self.notes.push(format!("{what} ran for longer than {limit} and was stopped"));
                     self.order(Order::Stop(self.deadlines.grace));
                 }
                 // The dead-man is silent though its last moment has come.

@@ -6,7 +6,7 @@
 //! signal comes, it is given up, and people are told that it is not recorded. Non-promise: that it was not applied. An
 //! attempt without an answer may have been.
 
-use super::{Asked, Ended, Finished, TimeLimit};
+use super::{Asked, Ended, Finished, TimeLimit, told_limit};
 use crate::exit::Exit;
 use crate::output::rough;
 use crate::{log, output};
@@ -32,8 +32,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Of a command that `--max-runtime` cut off, whatever else happened then.
 const CUT_OFF: Exit = Exit::Code(124);
-/// Why it was cut off.
-const TOO_LONG: &str = "it ran for longer than --max-runtime";
 /// A store that is back by then is not worth a word.
 const QUIET: Duration = Duration::from_millis(500);
 
@@ -193,6 +191,7 @@ pub async fn settle<G>(
     let Finished {
         ended,
         time_limit,
+        run_limit,
         asked,
         lost,
         survivors,
@@ -204,7 +203,7 @@ pub async fn settle<G>(
         mut dead_man,
         ..
     } = finished;
-    notes.iter().for_each(|note| output::say(note));
+    notes.iter().for_each(|note| output::warn(note));
     let held = Verdict::of(&ended, time_limit, asked);
     let verdict = if lost.is_some() { held.lost() } else { held };
     let told = if survivors.is_empty() {
@@ -238,7 +237,7 @@ pub async fn settle<G>(
     let exit = own_exit(&ended, time_limit, program);
     let ended_why = match &ended {
         Ended::NotStarted(trouble) => Some(format!("cannot start `{}`: {trouble}", program.display())),
-        _ => (time_limit == TimeLimit::Exceeded).then(|| TOO_LONG.to_owned()),
+        _ => (time_limit == TimeLimit::Exceeded).then(|| format!("it ran for longer than {}", told_limit(run_limit))),
     };
     let Some(why) = unrecorded else {
         return Settlement { verdict, exit, ended, is_recorded: true, usage, why: ended_why };
@@ -269,7 +268,7 @@ pub fn own_exit(ended: &Ended, time_limit: TimeLimit, program: &OsStr) -> Exit {
         Ended::Killed(signal @ (2 | 3)) if std::io::stdin().is_terminal() => Exit::Signal(*signal as u8),
         Ended::Killed(signal) => Exit::by_signal(*signal),
         Ended::NotStarted(trouble) => {
-            output::say(&format!("cannot run `{}`: {trouble}", program.to_string_lossy()));
+            output::complain(&format!("cannot run `{}`: {trouble}", program.to_string_lossy()));
             if trouble.is_temporary() { Exit::Unavailable } else { Exit::Code(trouble.code()) }
         }
     }

@@ -69,11 +69,11 @@ fn renewing_text(lease: &LeaseName, ttl: Option<Ttl>, renewals: &Distribution) -
              third of the TTL\n"
         );
     };
-    let (count, slowest) = (renewals.count(), milliseconds(renewals.worst()));
+    let (renewed, slowest) = (output::count(renewals.count() as usize, "renewal"), milliseconds(renewals.worst()));
     let away = output::rough(ttl.get() * 2 / 3);
     format!(
         "use --ttl {ttl} for `{lease}` with `run`, which renews however long the command takes\n\
-         why: {count} renewals, the slowest answered in {slowest}. The TTL is {TIMES_SLOWEST} times that, and at least 15s.\n\
+         why: {renewed}, the slowest answered in {slowest}. The TTL is {TIMES_SLOWEST} times that, and at least 15s.\n\
          After a crash the next run can begin within {ttl}. A store that is away for longer than {away} stops the command:\n\
          if yours may be, use a longer TTL.\n"
     )
@@ -125,9 +125,11 @@ impl Advice {
         let [median, p95, worst] = [self.median, self.p95, self.worst].map(output::rough);
         format!(
             "use --ttl {ttl} for scripts that take `{lease}` with `acquire` and do not renew\n\
-             why: {runs} healthy runs, median {median}, 95th percentile {p95}, worst {worst}.\n\
+             why: {runs} healthy {}, median {median}, 95th percentile {p95}, worst {worst}.\n\
              The TTL is the larger of 1.75 times the worst healthy run and the 95th percentile plus two heartbeats\n\
-             (a heartbeat is a third of the TTL), within 1s to 24h. {unhealthy} runs were lost or expired.\n"
+             (a heartbeat is a third of the TTL), within 1s to 24h. {} lost or expired.\n",
+            if runs == 1 { "run" } else { "runs" },
+            if unhealthy == 1 { "1 run was".to_owned() } else { format!("{unhealthy} runs were") },
         )
     }
 

@@ -4,16 +4,19 @@ use crate::args::Check as Args;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::notify::{AFTER_RUN, Notifier, location};
-use crate::output;
+use crate::output::{self, relative};
 use crate::table::Column::{self, State, Text, Whole};
 use crate::table::table;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Error, Kind, LeaseName, Result};
+use leasehold_core::{Coordinator, Error, Kind, LeaseName, Result, Slot, Timestamp};
 use leasehold_work::notify::{Overdue, overdue};
+use leasehold_work::presence::{Role, processes};
 use leasehold_work::schedule::{Definition, Definitions, Journals, slot_text};
 use serde_json::{Value, json};
 
-const COLUMNS: [Column; 4] = [Whole("NAME"), State("WHAT"), Text("SLOT"), Text("PUBLISHED BY")];
+const COLUMNS: [Column; 5] = [Whole("NAME"), State("WHAT"), Text("SLOT"), Whole("WHEN"), Text("PUBLISHED BY")];
+/// How many processes are looked at, to say when a scheduler was last heard of.
+const PROCESSES: usize = 1_000;
 
 /// The exit code when something is late or missed.
 const FOUND: Exit = Exit::Code(1);
@@ -22,7 +25,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
     let (rules, wrong) = context.settings()?.notify.read_each();
     wrong.iter().for_each(|error| output::say(&format!("{error}; this table sends no notifications")));
     debug_assert!(args.missed, "clap requires it");
-    let Some(coordinator) = context.existing().await? else {
+    let Some(coordinator) = context.in_use("check that one").await? else {
         context.print(|| Value::Array(Vec::new()), String::new)?;
         return nothing_published(context, "there is no such store");
     };
@@ -35,7 +38,10 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
         },
     )?;
     for (name, error) in &unknown {
-        output::say(&format!("cannot tell whether job `{name}` is late or was missed: {error}"));
+        output::warn(&format!("cannot tell whether job `{name}` is late or was missed: {error}"));
+    }
+    if !found.is_empty() && !context.common.json {
+        output::say(&schedulers(coordinator).await);
     }
     if found.is_empty() && unknown.is_empty() && count > 0 && !context.common.json {
         output::say(&match count {
@@ -72,7 +78,26 @@ fn nothing_published(context: &Context, what: &str) -> Result<Exit> {
     Ok(Exit::Misconfigured)
 }
 
-type OverdueJob = (LeaseName, Definition, Overdue);
+/// When a scheduler last reported: without one, jobs are late for want of it. Best effort, as what it reads is.
+async fn schedulers(coordinator: &Coordinator) -> String {
+    let Ok(seen) = processes(coordinator.store().as_ref(), PROCESSES).await else {
+        return "whether any scheduler runs cannot be told: the list of processes cannot be read".to_owned();
+    };
+    let all = || seen.processes.iter().filter(|process| process.role == Role::Scheduler);
+    let running = all().filter(|process| !process.is_silent(seen.now)).count();
+    match all().max_by_key(|process| process.reported) {
+        None => "no scheduler has reported in the last day; those that were stopped properly are not listed".to_owned(),
+        Some(last) if running > 0 => {
+            let (count, ago) = (output::count(running, "scheduler"), relative(last.reported, seen.now));
+            format!("{count} reporting, the last one {ago} ({})", last.host)
+        }
+        Some(last) => {
+            format!("no scheduler has reported since {} ({})", output::rfc3339(last.reported), last.host)
+        }
+    }
+}
+
+type OverdueJob = (LeaseName, Definition, Overdue, Timestamp);
 
 /// What was found out about the published jobs.
 #[derive(Default)]
@@ -90,8 +115,8 @@ async fn find(coordinator: &Coordinator) -> Result<Surveyed> {
     let mut surveyed = Surveyed { count: all.len(), ..Surveyed::default() };
     for (name, definition) in all {
         match look(coordinator, &name, &definition).await {
-            Ok(overdue) if overdue.is_none() => {}
-            Ok(overdue) => surveyed.found.push((name, definition, overdue)),
+            Ok((overdue, _)) if overdue.is_none() => {}
+            Ok((overdue, now)) => surveyed.found.push((name, definition, overdue, now)),
             Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt | Kind::Regressed) => {
                 surveyed.unknown.push((name, error));
             }
@@ -102,16 +127,16 @@ async fn find(coordinator: &Coordinator) -> Result<Surveyed> {
     Ok(surveyed)
 }
 
-async fn look(coordinator: &Coordinator, name: &LeaseName, definition: &Definition) -> Result<Overdue> {
+async fn look(coordinator: &Coordinator, name: &LeaseName, definition: &Definition) -> Result<(Overdue, Timestamp)> {
     let (journal, _) = Journals::new(coordinator.clone()).read(name).await?;
     let seen = coordinator.inspect(name).await?;
     if seen.record.relocation.is_some() {
-        return Ok(Overdue::default());
+        return Ok((Overdue::default(), seen.now));
     }
-    Ok(overdue(definition, &seen.record, &journal, seen.now)?.0)
+    Ok((overdue(definition, &seen.record, &journal, seen.now)?.0, seen.now))
 }
 
-fn as_json((name, definition, overdue): &OverdueJob) -> Value {
+fn as_json((name, definition, overdue, _): &OverdueJob) -> Value {
     json!({
         "name": name.as_str(),
         "late": overdue.late.map(slot_text),
@@ -123,9 +148,16 @@ fn as_json((name, definition, overdue): &OverdueJob) -> Value {
     })
 }
 
-fn rows((name, definition, overdue): &OverdueJob) -> Vec<Vec<String>> {
-    let row = |what: String, slot| vec![name.to_string(), what, slot_text(slot), definition.host.clone()];
-    let late = overdue.late.map(|slot| row("late".into(), slot));
-    let missed = overdue.missed.map(|(count, _, last)| row(format!("missed {count}"), last));
+fn rows((name, definition, overdue, now): &OverdueJob) -> Vec<Vec<String>> {
+    let row = |what: String, slots: String, last: Slot| {
+        vec![name.to_string(), what, slots, relative(last.0, *now), definition.host.clone()]
+    };
+    // A slot that was missed is late too; it is one thing to see to.
+    let is_missed = |slot: &Slot| overdue.missed.is_some_and(|(_, first, last)| (first..=last).contains(slot));
+    let late = overdue.late.filter(|slot| !is_missed(slot)).map(|slot| row("late".into(), slot_text(slot), slot));
+    let missed = overdue.missed.map(|(count, first, last)| {
+        let span = if first == last { String::new() } else { format!("{} to ", slot_text(first)) };
+        row(format!("missed {count}"), format!("{span}{}", slot_text(last)), last)
+    });
     late.into_iter().chain(missed).collect()
 }

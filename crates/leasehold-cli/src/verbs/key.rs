@@ -185,7 +185,7 @@ async fn ls(context: &Context) -> Result<Exit> {
             (listed, damaged, now)
         }
     };
-    damaged.iter().for_each(|error| output::say(&error.to_string()));
+    damaged.iter().for_each(|error| output::warn(&error.to_string()));
     listed.sort_by_key(Shown::created);
     context.print(
         || Value::Array(listed.iter().map(Shown::json).collect()),

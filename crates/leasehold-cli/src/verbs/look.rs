@@ -48,7 +48,7 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
         // Damage is reported once, not with every look.
         let messages: Vec<String> = damaged.iter().map(ToString::to_string).collect();
         if told != messages {
-            messages.iter().for_each(|message| output::say(message));
+            messages.iter().for_each(|message| output::warn(message));
             told = messages;
         }
         if !args.watch {
@@ -170,7 +170,7 @@ pub async fn history(context: &Context, args: &History) -> Result<Exit> {
     context.print(
         || Value::Array(transfers().map(|transfer| view::transfer_json(transfer)).collect()),
         || {
-            let rows = transfers().map(|transfer| view::transfer_row(transfer, lease.now));
+            let rows = transfers().map(|transfer| view::transfer_row(transfer, &lease));
             table(&view::TRANSFER_COLUMNS, rows)
         },
     )?;

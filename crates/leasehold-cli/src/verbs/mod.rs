@@ -164,7 +164,7 @@ async fn existing(settings: &Settings) -> Result<Option<Coordinator>> {
 fn rely_on_the_store(coordinator: &Coordinator, resource: &str) {
     let capabilities = coordinator.store().capabilities();
     let (name, class) = (capabilities.name, capabilities.class);
-    output::say(&format!(
+    output::warn(&format!(
         "no state folder: resource=`{resource}` relies on its store alone, so a restored or lost store lets an older epoch in \
          again. That takes a store of class A that is never restored from an old copy; `{name}` is of class {class:?}"
     ));

@@ -7,7 +7,7 @@ use crate::notify::{Told, try_out};
 use crate::output;
 use crate::table::Column::{Text, Whole};
 use crate::table::table;
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result, printable};
 use serde_json::{Value, json};
 
 /// The exit code when a channel did not take the event.
@@ -25,8 +25,12 @@ pub async fn notify(context: &Context, args: &Args) -> Result<Exit> {
     let chosen: Vec<Told> = told.into_iter().filter(is_chosen).collect();
     if let (true, Some(name)) = (chosen.is_empty(), &args.channel) {
         // It may be one of those that are wrong.
-        wrong.iter().for_each(|error| output::say(&error.to_string()));
-        return Err(Error::invalid("channel", name, format!("the settings have {}", known.join(", "))));
+        wrong.iter().for_each(|error| output::warn(&error.to_string()));
+        let found = wrong.iter().find(|error| error.to_string().contains(&format!("notify `{name}`")));
+        return Err(match found {
+            Some(error) => Error::new(error.kind(), format!("channel `{}` is invalid, see above", printable(name))),
+            None => Error::invalid("channel", name, format!("the settings have {}", known.join(", "))),
+        });
     }
     let mut answers = Vec::with_capacity(chosen.len());
     for (rule, target) in &chosen {
@@ -47,7 +51,7 @@ pub async fn notify(context: &Context, args: &Args) -> Result<Exit> {
         },
     )?;
     if args.channel.is_none() {
-        wrong.iter().for_each(|error| output::say(&error.to_string()));
+        wrong.iter().for_each(|error| output::warn(&error.to_string()));
     }
     match wrong.first().filter(|_| args.channel.is_none()) {
         _ if answers.iter().any(|(.., taken)| taken.is_err()) => Ok(NOT_TAKEN),

@@ -5,14 +5,13 @@ use crate::args::Proxy as Args;
 use crate::config::{Settings, blame_flag, duration_of};
 use crate::context::{Context, Target, existing_spool};
 use crate::exit::Exit;
-use crate::output;
 use crate::supervise::Signals;
+use crate::{listen, output};
 use leasehold_core::guard::{Policy, Strength};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, LeaseName, Result, Ttl};
 use leasehold_server::proxy::{Limits, Proxy, Replay, Settings as ProxySettings, Upstream};
 use serde_json::json;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -22,8 +21,7 @@ pub async fn proxy(context: &Context, args: &Args) -> Result<Exit> {
     let plan = plan(args, context.settings()?)?;
     let spool = |text: &String| Target::spool(text).map_err(|e| blame_flag(e, "--spool"));
     let spools = args.spool.iter().map(spool).collect::<Result<Vec<_>>>()?;
-    let form = "use ADDRESS:PORT with an IP address, not a name, such as 127.0.0.1:8080 or [::1]:8080";
-    let listen: SocketAddr = args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?;
+    let listen = listen::address("--listen", &args.listen, 8080)?;
     let coordinator = context.coordinator().await?;
     let listener = TcpListener::bind(listen)
         .await

@@ -66,7 +66,7 @@ impl Relay {
 
 /// Says that a program could not be started, and ends as a shell does then.
 pub fn cannot_run(program: &OsStr, error: &std::io::Error) -> Exit {
-    output::say(&format!("cannot run `{}`: {error}", program.to_string_lossy()));
+    output::complain(&format!("cannot run `{}`: {error}", program.to_string_lossy()));
     Exit::Code(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 

@@ -58,7 +58,7 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
         output::say(&format!("the newest {} of {found} are shown; `--limit 0` shows all", rows.len()));
     }
     if job.is_none() {
-        damaged.iter().for_each(|error| output::say(&error.to_string()));
+        damaged.iter().for_each(|error| output::warn(&error.to_string()));
     }
     Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }

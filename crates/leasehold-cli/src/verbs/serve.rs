@@ -7,9 +7,9 @@ use crate::config::{blame_flag, duration_of};
 use crate::context::{Context, open_store};
 use crate::exit::Exit;
 use crate::metrics::{Monitor, Probed, Served};
-use crate::output;
 use crate::service::ServiceManager;
 use crate::supervise::Signals;
+use crate::{listen, output};
 use async_trait::async_trait;
 use leasehold_core::measured::{Measured, Requests};
 use leasehold_core::{Error, Kind, Result, Store, Why};
@@ -116,11 +116,10 @@ fn plan(args: &Args) -> Result<Settings> {
         }
         Ok(found)
     };
-    let form = "use ADDRESS:PORT with an IP address, not a name, such as 127.0.0.1:7117 or [::1]:7117";
     let pair = args.tls_cert.clone().zip(args.tls_key.clone());
     let prefix = args.path_prefix.as_deref().map(str::parse).transpose().map_err(|e| blame_flag(e, "--path-prefix"))?;
     Ok(Settings {
-        listen: args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?,
+        listen: listen::address("--listen", &args.listen, 7117)?,
         tls: pair.map(|(certificate, key)| TlsFiles { certificate, key }),
         exposure: if args.insecure_listen { Exposure::Insecure } else { Exposure::Secure },
         prefix,

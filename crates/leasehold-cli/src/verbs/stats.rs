@@ -76,7 +76,7 @@ async fn gather(coordinator: &Coordinator) -> Result<StatsRows> {
 
 /// Says what could not be read, and so was not counted.
 fn told(damaged: &[Error]) -> Result<Exit> {
-    damaged.iter().for_each(|error| output::say(&error.to_string()));
+    damaged.iter().for_each(|error| output::warn(&error.to_string()));
     Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::common::{Home, Running, eventually, signal, within};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_testbed::Proxy;
 use std::time::Duration;
 
@@ -56,9 +57,11 @@ impl Bench {
 }
 
 fn the_end_is_recorded_when_the_store_is_back(engine: &Engine) {
-    let bench = Bench::new(engine, "back");
+    let (bench, begun) = (Bench::new(engine, "back"), SystemClock.now());
     let run = bench.run("60s", JOB);
     bench.says("cannot record the end of `job:1` yet; retrying for up to ");
+    // That is said when it has been away for half a second.
+    let ended_by = SystemClock.now().saturating_since(begun) - Duration::from_millis(500);
     assert_eq!(bench.near.show("job")["state"], "held");
     bench.again();
     bench.proxy.heal();
@@ -67,6 +70,10 @@ fn the_end_is_recorded_when_the_store_is_back(engine: &Engine) {
     assert_eq!((&shown["state"], &shown["slot"]["state"]), (&"free".into(), &"done".into()), "{shown}");
     bench.again();
     assert!(!bench.far.read("log").contains("not recorded"), "{}", bench.far.read("log"));
+    let runs = bench.near.done(&["runs", "job", "--json"]).expect(0).stdout;
+    let runs: serde_json::Value = serde_json::from_str(&runs).unwrap();
+    let ran_for = Duration::from_millis(runs[0]["ran_for_ms"].as_u64().unwrap());
+    assert!(ran_for <= ended_by, "waiting for the store is not the command's time: {ran_for:?} of {ended_by:?}");
 }
 
 fn what_could_not_be_recorded_in_time_is_said(engine: &Engine) {

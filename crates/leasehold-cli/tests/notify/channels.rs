@@ -100,7 +100,7 @@ fn a_message_says_that_a_run_stalled_or_ran_for_too_long_whoever_makes_it() {
     for name in ["by-hand", "stalled"] {
         assert!(why(name).unwrap().starts_with("no progress was seen for"), "{:?}", why(name));
     }
-    assert_eq!(why("long").unwrap(), "it ran for longer than --max-runtime");
+    assert_eq!(why("long").unwrap(), "it ran for longer than 1s (`timeout`)");
 }
 
 #[test]

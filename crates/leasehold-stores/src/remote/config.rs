@@ -3,14 +3,14 @@
 //! Promise: a key is sent over TLS, or to this machine, and nowhere else. Non-promise: it makes no connection.
 
 use crate::http::client::CA;
-use crate::url::{Address, Secret, is_loopback};
+use crate::url::{Address, Host, Secret, is_loopback};
 use leasehold_core::{Error, Kind, Result, printable};
 use std::sync::{PoisonError, RwLock};
 
 /// The scheme without TLS.
 const PLAIN: &str = "leasehold+http";
 /// Where `leasehold serve` listens on this machine, unless told otherwise. Beyond it, servers are reached by HTTPS's own port.
-const PORT: u16 = 7117;
+pub(super) const PORT: u16 = 7117;
 const KEY: &str = "LEASEHOLD_KEY";
 const KEY_FILE: &str = "LEASEHOLD_KEY_FILE";
 /// The largest file of a key, in bytes.
@@ -23,6 +23,8 @@ pub(super) struct Endpoint {
     pub(super) base: String,
     /// Its name in messages.
     pub(super) display_name: String,
+    /// Whether its port was given in the URL.
+    pub(super) has_port: bool,
 }
 
 /// Refuses an address that cannot be a server's.
@@ -44,11 +46,16 @@ pub(super) fn check(address: &Address) -> Result<()> {
 pub(super) fn endpoints(address: &Address) -> Vec<Endpoint> {
     let (scheme, port) = if address.scheme == PLAIN { ("http", PORT) } else { ("https", 443) };
     let prefix = address.path.trim_matches('/');
-    let endpoint = |authority: String| {
+    let endpoint = |host: &Host| {
+        let authority = host.authority(port);
         let base = format!("{scheme}://{authority}/{prefix}").trim_end_matches('/').to_owned();
-        Endpoint { base, display_name: format!("the server at {}", printable(&authority)) }
+        Endpoint {
+            base,
+            display_name: format!("the server at {}", printable(&authority)),
+            has_port: host.port.is_some(),
+        }
     };
-    address.hosts.iter().map(|host| endpoint(host.authority(port))).collect()
+    address.hosts.iter().map(endpoint).collect()
 }
 
 /// A key, and the file that it was read from. If a key is rotated, or lasts

@@ -2,7 +2,7 @@
 //!
 //! Promise: a write counts as certainly not applied only if the server's answer says so, or if nothing was sent.
 
-use super::config::Endpoint;
+use super::config::{Endpoint, PORT};
 use crate::http::causes;
 use crate::phase::Phase;
 use leasehold_core::wire::Problem;
@@ -19,7 +19,7 @@ pub(super) fn advised(error: Error, endpoint: &Endpoint) -> Error {
     if error.kind() == Kind::Indeterminate {
         return error;
     }
-    let Endpoint { base, display_name } = endpoint;
+    let Endpoint { base, display_name, .. } = endpoint;
     let is_plain = base.starts_with("http://");
     let is_tls = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<rustls::Error>().cloned();
     let found = causes(&error).find_map(|cause| match is_tls(cause) {
@@ -33,6 +33,14 @@ pub(super) fn advised(error: Error, endpoint: &Endpoint) -> Error {
         // A TLS record does not begin with `HTTP`.
         None if is_plain && cause.to_string().contains("invalid HTTP version") => {
             Some(Error::new(Kind::Unsupported, format!("{display_name} answers with TLS: use `leasehold://`")))
+        }
+        None if is_refused(cause) && !is_plain && !endpoint.has_port => {
+            let message = format!(
+                "cannot reach {display_name}: connection refused; `leasehold://` without a port means 443, and a server listens \
+                 on {PORT} unless told otherwise: `leasehold://HOST:{PORT}/NAMESPACE`, on this machine \
+                 `leasehold+http://127.0.0.1/NAMESPACE`"
+            );
+            Some(Error::new(error.kind(), message))
         }
         None if is_refused(cause) => {
             let message = format!("cannot reach {display_name}: connection refused");
@@ -135,7 +143,7 @@ mod tests {
         let error = untimed(client.get(&base), Phase::Writing, "x").await.map(drop).unwrap_err();
         let said: Vec<String> = causes(&error).map(ToString::to_string).collect();
         assert!(said.iter().any(|said| said == "invalid HTTP version parsed"), "{said:?}");
-        let endpoint = Endpoint { base, display_name: "the server at h".into() };
+        let endpoint = Endpoint { base, display_name: "the server at h".into(), has_port: true };
         let advised = advised(Error::unavailable("cannot reach x", error), &endpoint);
         assert_eq!(advised.kind(), Kind::Unsupported);
         assert!(advised.to_string().starts_with("the server at h answers with TLS"), "{advised}");

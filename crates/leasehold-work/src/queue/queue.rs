@@ -457,6 +457,8 @@ fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {
     let (held, seen) = (token.epoch, item.epoch);
     let what = match &item.state {
         State::Claimed(tenure) => format!("now held by {}", tenure.holder),
+        // Nobody came after it: it is over because it has ended, or ran out.
+        other if held == seen => format!("the claim of this epoch is over, and the item is {}", other.as_str()),
         other => format!("it is {} now", other.as_str()),
     };
     let message = format!("stale epoch refused: resource=`queue:{name}` held={held} seen={seen}, {what}");

@@ -120,7 +120,13 @@ impl Spool {
         let held = token.epoch;
         let seen = self.find(id).map_or_else(
             |_| "it is gone".to_owned(),
-            |item| format!("seen={}, it is {} now", item.name.epoch, item.folder.as_str()),
+            |item| match (item.name.epoch, item.folder.as_str()) {
+                // Nobody came after it: it is over because it has ended, or ran out.
+                (seen, folder) if seen == held && !matches!(item.folder, SpoolFolder::Claimed(_)) => {
+                    format!("seen={seen}, the claim of this epoch is over, and the item is {folder}")
+                }
+                (seen, folder) => format!("seen={seen}, it is {folder} now"),
+            },
         );
         Error::new(Kind::Fenced, format!("stale epoch refused: resource=`spool:{id}` held={held} {seen}"))
     }

@@ -12,7 +12,7 @@ mod store;
 pub use race::{CONTENDER, contend};
 
 use crate::args::Doctor as Args;
-use crate::context::{Context, open_store};
+use crate::context::{Context, moved_to, open_store};
 use crate::exit::Exit;
 use crate::interrupt::{Interruption, Watch, exit_by};
 use crate::output;
@@ -54,7 +54,7 @@ fn finding(verdict: Verdict, what: impl Into<String>, detail: impl Into<String>)
 
 pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
     if let Some(url) = args.url.as_deref().filter(|url| url.starts_with("spool:")) {
-        return report(context, &spool::examine(context, url).await?, "work on this spool");
+        return report(context, &spool::examine(context, url).await?, "work on this spool", None);
     }
     let url: StoreUrl = match &args.url {
         Some(url) => url.parse()?,
@@ -74,9 +74,9 @@ pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
     let left = clear(&mut watch, &shared).await;
     match examined {
         Ok(examined) => {
-            let Examined { findings, reach } = examined?;
+            let Examined { findings, reach, moved } = examined?;
             let purpose = if reach == Reach::Host { "leases between processes of this machine" } else { "leases" };
-            report(context, &[findings, left].concat(), purpose)
+            report(context, &[findings, left].concat(), purpose, moved.as_deref())
         }
         Err(cut) => {
             left.iter().for_each(|left| output::say(&left.detail));
@@ -96,6 +96,8 @@ struct Examined {
     findings: Vec<Finding>,
     /// Who can share the store's leases.
     reach: Reach,
+    /// The store that everything here has moved to.
+    moved: Option<String>,
 }
 
 /// Everything that is looked at and tried. The scratch namespace is left in `shared`.
@@ -118,7 +120,8 @@ async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, shared: &Shar
         patience.at(format!("the folder `{}`", folder.display()));
         findings.extend(guard::guard(folder.clone()).await?);
     }
-    Ok(Examined { findings, reach: coordinator.store().capabilities().reach })
+    let (reach, moved) = (coordinator.store().capabilities().reach, moved_to(&coordinator).await);
+    Ok(Examined { findings, reach, moved })
 }
 
 /// Makes the scratch namespace, even if the caller stops waiting: a lease that was granted and is known to nobody would keep the
@@ -149,7 +152,7 @@ async fn clear(watch: &mut Watch, shared: &SharedScratch) -> Vec<Finding> {
     vec![finding(Verdict::Note, "scratch", format!("not everything could be removed: {why}"))]
 }
 
-fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit> {
+fn report(context: &Context, findings: &[Finding], purpose: &str, moved: Option<&str>) -> Result<Exit> {
     let word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Note => "note",
@@ -164,7 +167,7 @@ fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit
             format!(
                 "{}{}",
                 table(&[State(""), Whole(""), Text("")], findings.iter().map(row)),
-                verdict_line(findings, purpose)
+                verdict_line(findings, purpose, moved)
             )
         },
     )?;
@@ -176,8 +179,11 @@ fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit
 }
 
 /// The last line, for who reads no other; where something is bad, the error says it.
-fn verdict_line(findings: &[Finding], purpose: &str) -> String {
+fn verdict_line(findings: &[Finding], purpose: &str, moved: Option<&str>) -> String {
     let count = |verdict| findings.iter().filter(|f| f.verdict == verdict).count();
+    if let (0, Some(url)) = (count(Verdict::Bad), moved) {
+        return format!("this store has moved to `{url}`; use that one: nothing is granted here any more\n");
+    }
     match (count(Verdict::Bad), count(Verdict::Note)) {
         (0, 0) => format!("fit for {purpose}: every check passed\n"),
         (0, 1) => format!("fit for {purpose}: every check passed, with 1 note to read\n"),

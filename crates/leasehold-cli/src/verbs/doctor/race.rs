@@ -110,7 +110,7 @@ pub fn contend(args: &[OsString]) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            output::say(&error.to_string());
+            output::warn(&error.to_string());
             Exit::from(&error).into()
         }
     }

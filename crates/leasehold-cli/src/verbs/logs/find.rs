@@ -250,7 +250,7 @@ impl Finder<'_> {
                         return Content::Bucket(url, stretches);
                     }
                     Ok(None) => {}
-                    Err(error) => output::say(&error.to_string()),
+                    Err(error) => output::warn(&error.to_string()),
                 }
             }
         }
@@ -260,7 +260,7 @@ impl Finder<'_> {
     /// What the store has of runs that printed anything; without it, there is still this machine.
     async fn records(&self, coordinator: &Coordinator, ring: &Ring) -> Vec<RunOutput> {
         let all = list(coordinator, ring).await.unwrap_or_else(|error| {
-            output::say(&error.to_string());
+            output::warn(&error.to_string());
             Vec::new()
         });
         all.into_iter().filter(|record| record.bytes > 0).collect()

@@ -3,7 +3,7 @@
 use super::{listing, view};
 use crate::args::{ItemArgs, QueueLs};
 use crate::config::blame_flag;
-use crate::context::{Context, Open, Target, with_backlog};
+use crate::context::{Context, Open, Target, moved_to, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
 use crate::table::Column::{Text, Whole};
@@ -54,7 +54,7 @@ async fn queues(context: &Context) -> Result<Exit> {
             let Ok(queue) = name.as_str().parse() else { continue };
             let tally = Queue::new(store.clone(), queue).tally().await?;
             for error in &tally.troubles {
-                output::say(&error.to_string());
+                output::warn(&error.to_string());
                 damaged = Some(Exit::from(error));
             }
             tallies.push((name.to_string(), tally));
@@ -78,8 +78,16 @@ async fn queues(context: &Context) -> Result<Exit> {
             table(&header, tallies.iter().map(row))
         },
     )?;
+    let moved = if context.common.json { None } else { moved_to(coordinator).await };
     for (name, tally) in tallies.iter().filter(|(_, tally)| tally.elsewhere > 0 && !context.common.json) {
-        output::say(&format!("{} items of `{name}` are on their way to another store, or there", tally.elsewhere));
+        let items = output::count(tally.elsewhere as usize, "item");
+        output::say(&match &moved {
+            Some(url) => format!("{items} of `{name}` moved to `{url}` with this store; look there"),
+            None => {
+                let are = if tally.elsewhere == 1 { "is on its way" } else { "are on their way" };
+                format!("{items} of `{name}` {are} to another store, or there; `leasehold queue ls {name}` names it")
+            }
+        });
     }
     Ok(damaged.unwrap_or(Exit::Done))
 }
@@ -115,7 +123,7 @@ async fn dead<B: Backlog>(context: &Context, backlog: &B) -> Result<Exit> {
 pub async fn dead_letters<B: Backlog>(backlog: &B) -> Result<(Vec<DeadLetter>, Option<Exit>)> {
     let mut troubles = Vec::new();
     let letters = Backlog::dead_letters(backlog, &mut troubles).await?;
-    troubles.iter().for_each(|error| output::say(&error.to_string()));
+    troubles.iter().for_each(|error| output::warn(&error.to_string()));
     Ok((letters, troubles.first().map(Exit::from)))
 }
 
@@ -143,7 +151,7 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
                 }
                 Err(error) => {
                     let value = view::damaged(&name, &error);
-                    output::say(&error.to_string());
+                    output::warn(&error.to_string());
                     damaged = Some(Exit::from(&error));
                     listed.push(Listed { order: listing::last(&name), value, row: Vec::new() });
                 }
@@ -165,7 +173,7 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
 
 fn files(context: &Context, spool: &Spool, wanted: Option<&str>) -> Result<Exit> {
     let SpoolSurvey { items, closed, foreign } = spool.survey();
-    closed.iter().chain(&foreign).for_each(|error| output::say(&error.to_string()));
+    closed.iter().chain(&foreign).for_each(|error| output::warn(&error.to_string()));
     let is_wanted = |folder: &SpoolFolder| wanted.is_none_or(|state| folder.as_str() == state);
     // The survey has them in this order, and names sort in the order of claiming.
     let mut listed = Vec::new();

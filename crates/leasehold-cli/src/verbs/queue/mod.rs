@@ -41,7 +41,7 @@ pub async fn queue(context: &Context, verb: QueueVerb) -> Result<Exit> {
 
 /// Names an item's or a file's trouble, which stops nobody.
 pub fn say_error(error: &Error) {
-    output::say(&error.to_string());
+    output::warn(&error.to_string());
 }
 
 /// One line of a file of follow-ups.

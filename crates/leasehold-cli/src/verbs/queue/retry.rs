@@ -30,7 +30,7 @@ pub async fn all(context: &Context, args: &RetryItem) -> Result<Exit> {
         if_epoch: Some(letter.epoch),
         order: Order::Retry { past: None },
     };
-    let open = context.existing_queue(&target).await?;
+    let open = context.queue_in_use(&target).await?;
     with_backlog!(open, backlog => {
         let bar = Bar::saying(&format!("counting the dead letters of `{}`", target.portable()));
         let counted = dead_letters(&backlog).await;
@@ -90,7 +90,7 @@ async fn retry<B: Backlog>(
             // Somebody else was there since it was counted.
             Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Invalid) => changed += 1,
             Err(error) => {
-                output::say(&error.to_string());
+                output::warn(&error.to_string());
                 failed += 1;
                 exit = Exit::from(&error);
                 // A store that is away, or has moved, is so for all of them.

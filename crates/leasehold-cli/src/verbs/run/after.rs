@@ -11,7 +11,7 @@ use crate::ping::{self, PingUrl, Pings, Signal};
 use crate::run_output;
 use crate::supervise::Signals;
 use crate::supervise::settlement::Verdict;
-use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Grant, LeaseName, Reason, Result, Token, Transfer};
 use leasehold_work::notify::{Detail, Rule, StoreLocation, Subject};
 use std::io::IsTerminal;
@@ -29,7 +29,7 @@ impl Listeners {
         let ping = match flag_or_variable(ping, "ping", ping::VARIABLE, PingUrl::parse) {
             // Nobody is here to fix the setting, and running the job matters more than notifying.
             Err(error) if ping.is_none() => {
-                output::say(&format!("{error}; this run sends no ping"));
+                output::warn(&format!("{error}; this run sends no ping"));
                 None
             }
             ping => ping?,
@@ -74,7 +74,7 @@ pub struct Told {
     pub exit: Exit,
     /// None if that is not known.
     pub verdict: Option<Verdict>,
-    pub begun: Moment,
+    pub ran_for_ms: u64,
     /// Why it was ended, if it did not end by itself.
     pub why: Option<String>,
     /// Whether `logs` finds its output.
@@ -94,13 +94,12 @@ pub struct After {
 impl After {
     /// Tells how the run ended, now that its lease is given back.
     pub async fn tell(&mut self, token: &Token, told: Told, signals: &mut Signals) {
-        let Told { exit, verdict, begun, why, is_kept, tail } = told;
+        let Told { exit, verdict, ran_for_ms, why, is_kept, tail } = told;
         let (pings, notifier, telling) = (self.pings.take(), self.notifier.take(), self.telling.take());
         if pings.is_none() && notifier.is_none() {
             return;
         }
-        let ran_for_ms = Some(SystemClock.now().saturating_since(begun).as_millis() as u64);
-        let exit_code = Some(exit.code());
+        let (exit_code, ran_for_ms) = (Some(exit.code()), Some(ran_for_ms));
         let detail = Detail { epoch: token.epoch, exit_code, ran_for_ms, why, is_kept, tail };
         let pinging = async {
             if let Some(pings) = pings {

@@ -15,7 +15,7 @@ use serde_json::json;
 type DryRun = std::result::Result<(LeaseName, u64), String>;
 
 pub async fn run(context: &Context, plan: &Plan<'_>) -> Result<Exit> {
-    let found = match context.existing().await? {
+    let found = match context.in_use("run it there").await? {
         Some(coordinator) => look(coordinator, plan).await?,
         // Its first run makes the store.
         None => Ok((plan.leases[0].clone(), 1)),
@@ -73,7 +73,7 @@ async fn candidate(
             let due = DuePlan::of(schedule, &seen.record, &journal, *policy, seen.now);
             match due.candidates(&seen.record).first() {
                 Some(first) => Some(*first),
-                None => return Ok(Err(super::slot::nothing_due(schedule, &seen.lease, seen))),
+                None => return Ok(Err(super::slot::nothing_due(schedule, &seen.lease, seen, &journal))),
             }
         }
     };

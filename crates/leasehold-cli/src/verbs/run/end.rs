@@ -19,7 +19,7 @@ impl Run<'_> {
             && let Some((ended, time_limit)) = self.ran.take()
         {
             let what = log::subject();
-            output::say(&format!("the last try could not be started; the one before it counts for {what}"));
+            output::warn(&format!("the last try could not be started; the one before it counts for {what}"));
             (finished.ended, finished.time_limit) = (ended, time_limit);
         }
         let (grant, program, coordinator) = (finished.grant.clone(), &self.plan.command[0], &self.coordinator);
@@ -75,7 +75,7 @@ impl Run<'_> {
         }
         let Some(number) = cut else { return exit };
         let what = log::subject();
-        output::say(&format!("stopped by a signal before all output of {what} was passed on; the rest is lost"));
+        output::warn(&format!("stopped by a signal before all output of {what} was passed on; the rest is lost"));
         if exit.code() == 0 { Exit::by_signal(number) } else { exit }
     }
 
@@ -101,15 +101,21 @@ impl Run<'_> {
         match (why, ran) {
             // 69 would say that nothing was done.
             (Err(error), Some((ended, time_limit))) if is_temporary(error.kind()) => {
-                output::say(&error.to_string());
+                output::warn(&error.to_string());
                 Ok(own_exit(&ended, time_limit, &self.plan.command[0]))
             }
             (why, _) => why,
         }
     }
 
+    /// From the grant until the last try had ended.
+    pub(super) fn ran_for_ms(&self) -> u64 {
+        let over = self.over.unwrap_or_else(|| SystemClock.now());
+        over.saturating_since(self.begun).as_millis() as u64
+    }
+
     async fn note_end(&self, token: &Token, verdict: Verdict, facts: RunFacts, output: Option<LeaseName>) {
-        let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
+        let ran_for_ms = self.ran_for_ms();
         let (slot, epoch, tries) = (self.slot.filter(|_| self.recorded), token.epoch, self.tries);
         let RunFacts { exit, usage, why, .. } = facts;
         log_end(verdict, exit, ran_for_ms, tries);

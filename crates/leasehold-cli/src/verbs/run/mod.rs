@@ -60,10 +60,11 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
     // The dead-man starts while the store is opened.
     let (coordinator, early) =
         tokio::join!(plan.open(context), async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
-    let (coordinator, mut early, mut before) = (coordinator?, early?, None);
+    let unrun = |error| not_run(&plan, error);
+    let (coordinator, mut early, mut before) = (coordinator.map_err(unrun)?, early?, None);
     let mut signals = Signals::listen()?;
     loop {
-        let chosen = match plan.slot.find(coordinator, &plan.leases[0], &mut signals).await? {
+        let chosen = match plan.slot.find(coordinator, &plan.leases[0], &mut signals).await.map_err(unrun)? {
             DueSlot::Go(chosen) => chosen,
             DueSlot::Signal(number) => return Ok(Exit::by_signal(number)),
             DueSlot::Nothing(why, event) => match before {
@@ -79,7 +80,7 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
         let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
         (ask.slot, ask.spacing) = (plan.slot.claim(chosen), plan.spacing);
         let taken = tokio::select! {
-            taken = take(coordinator, &plan, &mut ask) => taken?,
+            taken = take(coordinator, &plan, &mut ask) => taken.map_err(unrun)?,
             number = signals.next_ending() => {
                 let _ = tokio::time::timeout(PATIENCE, plan.give_back(coordinator, &ask, slot)).await;
                 return Ok(Exit::by_signal(number));
@@ -108,6 +109,7 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             recorded: !unrecorded,
             signals: &mut signals,
             begun,
+            over: None,
             tries: 0,
             ran: None,
             asked: Asked::No,
@@ -129,6 +131,14 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
     }
 }
 
+/// Says what became of the job, where the store does not answer: its error says only that it does not.
+fn not_run(plan: &Plan<'_>, error: Error) -> Error {
+    if !is_temporary(error.kind()) {
+        return error;
+    }
+    Error::new(error.kind(), format!("`{}` was not run", plan.leases[0])).with_source(error)
+}
+
 /// Whether a slot whose run ended so would be found again: it was lost, drained or not even started.
 fn stays_open(exit: Exit, verdict: Option<Verdict>) -> bool {
     matches!(exit, Exit::LostInRun | Exit::Unavailable) || matches!(verdict, Some(Verdict::Lost | Verdict::Drained))
@@ -142,6 +152,8 @@ struct Run<'a> {
     recorded: bool,
     signals: &'a mut Signals,
     begun: Moment,
+    /// When the last try had ended that ran: what comes after it, such as waiting for the store, is not the run's time.
+    over: Option<Moment>,
     tries: u32,
     /// How the last try ended that was started: from then on the slot has had its run.
     ran: Option<(Ended, TimeLimit)>,
@@ -254,7 +266,8 @@ impl Run<'_> {
     async fn tell(&mut self, token: &Token, exit: Exit) {
         let tail = self.gathered.as_ref().map(|gathered| gathered.tail().text).filter(|text| !text.is_empty());
         let is_kept = self.keep.as_ref().is_some_and(Keep::has_some);
-        let told = Told { exit, verdict: self.verdict, begun: self.begun, why: self.why.take(), is_kept, tail };
+        let (verdict, ran_for_ms) = (self.verdict, self.ran_for_ms());
+        let told = Told { exit, verdict, ran_for_ms, why: self.why.take(), is_kept, tail };
         self.after.tell(token, told, self.signals).await;
     }
 
@@ -290,19 +303,13 @@ impl Run<'_> {
         if let Some(gathered) = self.gathered.as_ref().filter(|_| self.tries > 1) {
             gathered.note(&format!("try {} of {}", self.tries, plan.retries + 1));
         }
-        let task = Task {
-            environment,
-            deadlines,
-            capture,
-            max_runtime: plan.max_runtime,
-            managed: plan.managed,
-            store,
-            context,
-        };
+        let task =
+            Task { environment, deadlines, capture, run_limit: plan.run_limit, managed: plan.managed, store, context };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         self.renewals.merge(&finished.renewals);
         if !finished.ended.is_temporary() {
             self.ran = Some((finished.ended.clone(), finished.time_limit));
+            self.over = Some(finished.ended_at);
         }
         Tried::Ended(Box::new(finished))
     }
@@ -319,7 +326,7 @@ impl Run<'_> {
     /// The lease is kept while it is waited. Gives back how it ended if there is no next try after all.
     async fn wait_for_next_try(&mut self, mut finished: Finished) -> Result<Grant, Box<Finished>> {
         for note in std::mem::take(&mut finished.notes) {
-            output::say(&note);
+            output::warn(&note);
         }
         let _ = finished.dead_man.wait();
         let (grant, paused) = self.pause(finished.grant.clone(), &finished.ended.to_string()).await;

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::guards;
 use crate::run_output::{self, Keep, Keeping};
 use crate::supervise::settlement::{Noted, Verdict};
-use crate::supervise::{Capture, Evidence, Feed, Gathered, Output, Piping, Standby};
+use crate::supervise::{Capture, Evidence, Feed, Gathered, Output, Piping, RunLimit, Standby};
 use leasehold_core::guard::Guard;
 use leasehold_core::{Ask, Coordinator, Distribution, Error, Kind, LeaseName, Result, Slot, Token};
 use leasehold_guards::git::FenceNamespace;
@@ -26,7 +26,7 @@ pub struct Plan<'a> {
     pub progress: Option<(Duration, Evidence)>,
     pub keeping: Option<Keeping>,
     pub prefixes: bool,
-    pub max_runtime: Option<Duration>,
+    pub run_limit: Option<RunLimit>,
     pub spacing: Option<Duration>,
     pub guards: Vec<Arc<dyn Guard>>,
     pub fences: Option<FenceNamespace>,
@@ -82,6 +82,9 @@ impl<'a> Plan<'a> {
         if adopt.is_none() {
             settings.deadlines(settings.ttl.value)?;
         }
+        let max_runtime = duration_of("--max-runtime", args.max_runtime.as_deref())?;
+        // A job's table has another word for it.
+        let setting = if args.slot.is_of_job() { "`timeout`" } else { "--max-runtime" };
         let listeners = Listeners::new(&args.ping, settings)?;
         Ok(Plan {
             tells_output: listeners.want_output(&leases, settings),
@@ -91,7 +94,7 @@ impl<'a> Plan<'a> {
             progress: progress_timeout.map(|timeout| (timeout, Evidence::new(output, args.progress_file))),
             keeping: if args.keep_output { settings.keeping_or_say() } else { None },
             prefixes: args.prefix_output,
-            max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
+            run_limit: max_runtime.map(|longest| RunLimit { longest, setting }),
             spacing: duration_of("--min-interval", args.min_interval.as_deref())?,
             guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
             fences,

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::supervise::settlement::PATIENCE;
 use crate::{output, view};
 use leasehold_core::lease::protocol::Refusal;
-use leasehold_core::{Coordinator, Event, Slot};
+use leasehold_core::{Coordinator, Event, LeaseName, Slot};
 
 /// Why nothing was run.
 struct Skipped {
@@ -30,6 +30,9 @@ pub async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>
             if let (Refusal::TooSoon { .. }, Busy::Wait(_)) = (&**refusal, plan.busy) {
                 why.push_str("; --wait waits for whoever holds it, not for that");
             }
+            if !plan.quiet {
+                why.push_str(&more(coordinator, lease, refusal).await);
+            }
             let has_waited = matches!(**refusal, Refusal::Held { .. } | Refusal::Paused(_) | Refusal::Draining(_));
             Skipped { why, event, has_waited }
         }
@@ -40,6 +43,24 @@ pub async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>
         Taken::Granted(..) => return Exit::Done,
     };
     report_skipped(coordinator, plan, skipped).await
+}
+
+/// What an operator has to do with it: who asked the holder to finish, or what lets runs in again.
+async fn more(coordinator: &Coordinator, lease: &LeaseName, refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Held { epoch, .. } => {
+            let Ok(Ok(seen)) = tokio::time::timeout(PATIENCE, coordinator.inspect(lease)).await else {
+                return String::new();
+            };
+            // Of that holder, and not of one that came since.
+            let drain = seen.record.live_drain(seen.now).filter(|_| seen.record.epoch == *epoch);
+            drain.map_or_else(String::new, |drain| {
+                format!("; asked to finish by {}: {}", drain.asked().by, drain.asked().why)
+            })
+        }
+        Refusal::Paused(_) => format!("; `leasehold resume {lease} --why '...'` lets it in"),
+        _ => String::new(),
+    }
 }
 
 /// The same when nothing is due.

@@ -13,8 +13,8 @@ use leasehold_core::{
     Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
-    Candidate, CatchUp, Definitions, Dropped, Entry, Fate, Journals, Known, Plan, RunDefinition, Schedule, Timing,
-    Zone, parse_instant, slot_text,
+    Candidate, CatchUp, Definitions, Dropped, Entry, Fate, Journal, Journals, Known, Plan, RunDefinition, Schedule,
+    Timing, Zone, parse_instant, slot_text,
 };
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule,
     }
     Ok(match soon(schedule, seen.now) {
         Some(wait) => Looked::Soon(wait),
-        None => Looked::Found(DueSlot::Nothing(nothing_due(schedule, lease, &seen), Event::AlreadyRun)),
+        None => Looked::Found(DueSlot::Nothing(nothing_due(schedule, lease, &seen, &journal), Event::AlreadyRun)),
     })
 }
 
@@ -188,9 +188,20 @@ pub fn ahead_line(lease: &LeaseName, until: Slot, now: Timestamp) -> String {
 }
 
 /// Why no slot is run.
-pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> String {
-    let newest = schedule.latest(seen.now).map_or("none".into(), slot_text);
+pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection, journal: &Journal) -> String {
+    let latest = schedule.latest(seen.now);
+    let newest = latest.map_or("none".into(), slot_text);
     match seen.record.slot {
+        Some(mark) if mark.state == SlotState::Failed && latest == Some(mark.slot) => {
+            let entry = journal.entries.iter().find(|entry| entry.slot == mark.slot && entry.epoch == Some(mark.epoch));
+            let code = entry.and_then(|entry| entry.exit).map(|code| format!(" with exit code {code}"));
+            format!(
+                "slot {newest} of `{lease}` already ran, and failed{} under epoch {}; a failed slot is not run again (see \
+                 --retries, or run it without --slot)",
+                code.unwrap_or_default(),
+                mark.epoch
+            )
+        }
         Some(mark) if mark.state == SlotState::Running => {
             format!("slot {} of `{lease}` is running under epoch {}", slot_text(mark.slot), mark.epoch)
         }
@@ -253,7 +264,7 @@ impl Begun {
         if let Err(error) = &begun
             && error.kind() == Kind::Corrupt
         {
-            output::say(&format!("slot {} of `{lease}` is not recorded: {error}", slot_text(slot)));
+            output::warn(&format!("slot {} of `{lease}` is not recorded: {error}", slot_text(slot)));
         }
         if let Some((catch_up, timing)) = public {
             let host = leasehold_system::host::name();

@@ -65,6 +65,7 @@ pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result
     if from > to {
         return Err(Error::invalid("--from", &args.from, "it is after --to"));
     }
+    context.in_use("run its slots there; nothing was run here").await?;
     let coordinator = context.coordinator().await?;
     let now = coordinator.inspect(&job.name).await?.now;
     if to.0 > now {

@@ -175,7 +175,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
                 match &seen {
                     Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Informed { manager: &manager, monitor: monitor.as_deref(), public: &mut public, processes: &processes }),
                     None if before.is_some() => {
-                        output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
+                        output::warn(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
                     _ => {}
                 }
@@ -223,7 +223,7 @@ fn announce(jobs: &Jobs, labels: &[String]) {
         if let Err(error) = check_here(&job) {
             let (name, error) = (format!("job `{}`", job.name), error.to_string());
             let why = error.strip_prefix(&format!("{name}: ")).unwrap_or(&error);
-            output::say(&format!("runs of {name} will fail here: {why}"));
+            output::warn(&format!("runs of {name} will fail here: {why}"));
         }
     }
 }
@@ -255,10 +255,10 @@ fn reload(
             // Of no rule is anything lost because a new one is wrong.
             let rules = changed.notify.read();
             if let Err(error) = &rules {
-                output::say(&format!("keeping the old notifications: {error}"));
+                output::warn(&format!("keeping the old notifications: {error}"));
             }
             log::follow(&changed);
-            settings_needing_restart(in_force, &changed).iter().for_each(|line| output::say(line));
+            settings_needing_restart(in_force, &changed).iter().for_each(|line| output::warn(line));
             informed.processes.keep_output(&changed);
             announce(&jobs, labels);
             informed.manager.status(&status(&jobs, labels));
@@ -266,7 +266,7 @@ fn reload(
             steering.replace(jobs.for_machine(labels));
             informed.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
         }
-        Err(error) => output::say(&format!("keeping the old jobs: {error}")),
+        Err(error) => output::warn(&format!("keeping the old jobs: {error}")),
     }
 }
 

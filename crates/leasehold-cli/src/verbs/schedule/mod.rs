@@ -12,13 +12,15 @@ mod table;
 use super::operate;
 use crate::args::{Next, Schedule as Args, ScheduleRun, ScheduleVerb};
 use crate::config::Settings;
-use crate::context::Context;
+use crate::context::{Context, moved_to};
 use crate::exit::Exit;
 use crate::output;
+use crate::supervise::settlement::is_temporary;
 use crate::table::Column::{self, Extra, Text, Whole};
 use crate::table::{page, table};
 use leasehold_core::store::Range;
 use leasehold_core::{Error, Kind, Result, Shelf, Slot, Timestamp};
+use leasehold_stores::StoreUrl;
 use leasehold_work::schedule::{Job, slot_text};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -86,11 +88,17 @@ async fn check(context: &Context, jobs: &Jobs) -> Result<Exit> {
         match launch::check_here(job) {
             Err(error) if job.on.is_empty() => return Err(error),
             // It may be there on the machines that run it.
-            Err(error) => output::say(&format!("not on this machine: {error}")),
+            Err(error) => output::warn(&format!("not on this machine: {error}")),
             Ok(()) => {}
         }
     }
-    let now = now(context).await?;
+    let (count, path) = (output::count(jobs.all.len(), "job"), jobs.path.display());
+    let valid = format!("{count} in `{path}` {} valid", if jobs.all.len() == 1 { "is" } else { "are" });
+    // Of the file that is the answer, and of the store only what it shows besides.
+    let now = now(context).await.map_err(|e| match is_temporary(e.kind()) {
+        true => Error::new(e.kind(), format!("{valid}, but the store cannot be reached")).with_source(e),
+        false => e,
+    })?;
     let next = |job: &Job| job.schedule.next_after(now);
     let as_json = |job: &Arc<Job>| {
         let (name, schedule) = (job.name.as_str(), job.schedule.to_string());
@@ -108,12 +116,24 @@ async fn check(context: &Context, jobs: &Jobs) -> Result<Exit> {
     context
         .print(|| Value::Array(jobs.all.iter().map(as_json).collect()), || table(&CHECKED, jobs.all.iter().map(row)))?;
     if !context.common.json {
-        let (count, path, store) = (jobs.all.len(), jobs.path.display(), &context.settings()?.store.value);
-        let are = if count == 1 { "job in" } else { "jobs in" };
-        let valid = if count == 1 { "is valid" } else { "are valid" };
-        output::say(&format!("{count} {are} `{path}` {valid}; the store is `{store}`"));
+        let store = &context.settings()?.store.value;
+        output::say(&format!("{valid}; the store is `{store}`{}", not_made_yet(store)));
+    }
+    if let Some(coordinator) = context.existing().await?
+        && let Some(url) = moved_to(coordinator).await
+    {
+        output::warn(&format!("this store has moved to `{url}`: none of these jobs runs here any more; name that one"));
     }
     Ok(Exit::Done)
+}
+
+/// What to know about a folder that is not there: other machines may have it.
+fn not_made_yet(store: &StoreUrl) -> &'static str {
+    if store.scheme() == "dir" && store.is_missing() {
+        ", which does not exist yet (is the share mounted?)"
+    } else {
+        ""
+    }
 }
 
 async fn next(context: &Context, jobs: &Jobs, args: &Next) -> Result<Exit> {

@@ -21,7 +21,7 @@ struct Row {
 }
 
 pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
-    let published = match context.existing().await? {
+    let published = match context.in_use("compare with that one").await? {
         Some(coordinator) => Definitions::new(coordinator.clone()).all().await?,
         None => Vec::new(),
     };
@@ -135,7 +135,7 @@ fn rows(
 
 pub async fn retire(context: &Context, name: &str) -> Result<Exit> {
     let name = LeaseName::new(name)?;
-    let removed = match context.existing().await? {
+    let removed = match context.in_use("retire the job there; nothing was changed here").await? {
         Some(coordinator) => Definitions::new(coordinator.clone()).remove(&name).await?,
         None => false,
     };

@@ -85,11 +85,11 @@ impl Drop for Public {
 
 /// Publishes them, and again and again, until these jobs are replaced.
 async fn publish(definitions: Definitions, jobs: Vec<Arc<Job>>, publisher: Publisher) {
-    let (mut is_said, mut outdated, mut left_out) = (false, Vec::new(), Vec::new());
+    let (mut failures, mut outdated, mut left_out) = (0_u32, Vec::new(), Vec::new());
     loop {
         let pause = match definitions.publish(&jobs, &publisher).await {
             Ok(report) => {
-                is_said = false;
+                failures = 0;
                 for name in &report.retired {
                     tracing::info!(job = %name, "job `{name}` is no longer in the file; nobody watches for it any more");
                 }
@@ -113,7 +113,9 @@ async fn publish(definitions: Definitions, jobs: Vec<Arc<Job>>, publisher: Publi
             // Nothing is published there any more.
             Err(error) if error.kind() == Kind::Moved => return,
             Err(error) => {
-                if !std::mem::replace(&mut is_said, true) {
+                failures = failures.saturating_add(1);
+                // Not the first time: a scheduler that cannot begin at all ends with the same error.
+                if failures == 2 {
                     tracing::warn!(%error, "cannot publish the jobs; retrying: {error}");
                 }
                 RETRY

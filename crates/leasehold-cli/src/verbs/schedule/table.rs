@@ -82,10 +82,12 @@ impl Jobs {
             all.push(Arc::new(job));
         }
         if all.is_empty() {
-            return Err(Error::new(
-                Kind::Invalid,
-                format!("there is no [[job]] table in `{shown}`; see docs/schedules.md"),
-            ));
+            // As `init` writes it.
+            let hint = match text.lines().any(|line| line.trim_start().starts_with("# [[job]]")) {
+                true => "remove the `#` before the example that `init` wrote, or see docs/schedules.md",
+                false => "see docs/schedules.md",
+            };
+            return Err(Error::new(Kind::Invalid, format!("there is no [[job]] table in `{shown}`; {hint}")));
         }
         Ok(Jobs { path: path.to_path_buf(), all, publisher, names_owner })
     }

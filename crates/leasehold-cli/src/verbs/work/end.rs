@@ -6,9 +6,9 @@ use super::obituaries::Obituaries;
 use crate::log;
 use crate::output::rough;
 use crate::supervise::settlement::{Settlement, Verdict, log_end, settle};
-use crate::supervise::{Ended, Finished, TimeLimit};
+use crate::supervise::{Ended, Finished, TimeLimit, told_limit};
 use crate::verbs::queue::follow_ups;
-use leasehold_core::{Error, Kind, Result, format_duration};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Attempt, read_bounded};
 use leasehold_work::queue::{Payload, Reason};
@@ -34,9 +34,7 @@ pub async fn end<B: Backlog>(
     };
     let ran = Ran { exit_code, duration_ms: finished.ran_for.as_millis() as u64, tail };
     let why = match (&finished.ended, finished.time_limit) {
-        (_, TimeLimit::Exceeded) => {
-            format!("it ran for longer than {}", plan.max_runtime.map(format_duration).unwrap_or_default())
-        }
+        (_, TimeLimit::Exceeded) => format!("it ran for longer than {}", told_limit(plan.run_limit)),
         (Ended::Killed(signal), _) => format!("killed by signal {signal}"),
         (ended, _) => ended.to_string(),
     };

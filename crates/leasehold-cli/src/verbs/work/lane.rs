@@ -16,7 +16,7 @@ use crate::run_context::{ContextFile, RunContext};
 use crate::run_output::{self, Keep, Keeping, RunFacts, Uploads};
 use crate::supervise::deadlines::Deadlines;
 use crate::supervise::settlement::{Settlement, Verdict, is_temporary};
-use crate::supervise::{Capture, Ended, Feed, Piping, Signals, Standby, Task, supervise};
+use crate::supervise::{Capture, Ended, Feed, Piping, RunLimit, Signals, Standby, Task, supervise};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Keeper, Kind, Result};
 use leasehold_stores::StoreUrl;
@@ -57,7 +57,7 @@ pub enum Until {
 
 pub struct Plan {
     pub deadlines: Deadlines,
-    pub max_runtime: Option<Duration>,
+    pub run_limit: Option<RunLimit>,
     pub store: StoreUrl,
     pub queue: String,
     pub until: Until,
@@ -225,7 +225,7 @@ impl<B: Backlog> Lane<'_, B> {
             environment: vec![ContextFile::variable(Some(&context))],
             deadlines: plan.deadlines,
             capture: capture(plan, attempt, keep.as_ref()),
-            max_runtime: plan.max_runtime,
+            run_limit: plan.run_limit,
             managed: true,
             store: plan.store.clone(),
             context: Some(context),

@@ -17,6 +17,7 @@ use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
 use crate::metrics::{Monitor, Probed};
 use crate::run_output::Keeping;
+use crate::supervise::RunLimit;
 use crate::{log, orphans, output, supervise};
 use leasehold_core::Result;
 use leasehold_work::Backlog;
@@ -29,7 +30,8 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     let target = Target::parse(&args.queue)?;
     log::about(Some(of_queue(target.portable())));
     let deadlines = settings.deadlines(settings.ttl.value)?;
-    let max_runtime = duration_of("--max-runtime", args.max_runtime.as_deref())?;
+    let run_limit = duration_of("--max-runtime", args.max_runtime.as_deref())?
+        .map(|longest| RunLimit { longest, setting: "--max-runtime" });
     target.check_ours("work on")?;
     // What is wrong is said once, and not by each lane.
     let rules = if lane::is_managed() { settings.notify.read_each().0 } else { settings.notify.read_or_say() };
@@ -63,7 +65,7 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     };
     let plan = lane::Plan {
         deadlines,
-        max_runtime,
+        run_limit,
         store: settings.store.value.clone(),
         queue: target.portable(),
         until: match (args.until_idle, args.until_done) {

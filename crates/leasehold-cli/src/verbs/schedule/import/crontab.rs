@@ -91,8 +91,10 @@ impl Environment {
         match name {
             "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => {
                 if !value.is_empty() {
-                    let what =
-                        format!("{name} is not carried over: output goes to the scheduler's log, see `leasehold runs`");
+                    let what = format!(
+                        "{name} is not carried over: output is kept (`leasehold logs NAME`); a [[notify]] table tells you of \
+                         failures"
+                    );
                     tables.notice(location, &what);
                 }
             }
