@@ -1,7 +1,8 @@
 //! The servers behind one URL: which one is asked, and what happens when it is unreachable.
 //!
 //! Promise: a read tries the next server when one is unreachable; a write does so only
-//! when it certainly was not carried out. A write without an answer is *unknown*.
+//! when it certainly was not carried out. A write without an answer is *unknown*. A renewal waits for none of several servers so
+//! long that the others cannot be asked while the lease is still trusted.
 //! Non-promise: nothing here balances load; the server that answered last is asked again.
 
 use super::config::{Endpoint, KeySource};
@@ -10,7 +11,7 @@ use crate::http::client::untimed;
 use crate::phase::Phase;
 use crate::url::Secret;
 use leasehold_core::wire::{PROTOCOL, Problem, SPEAKS};
-use leasehold_core::{Error, Kind, Result, Why};
+use leasehold_core::{Error, Kind, Result, Why, format_duration, holding};
 use leasehold_system::clock;
 use reqwest::{Client, Method, RequestBuilder};
 use rustls::CertificateError;
@@ -25,6 +26,9 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest wait: see [`PATIENCE`].
 const MAX_PATIENCE: Duration = Duration::from_secs(6);
+
+/// The least that a renewal waits for one of several servers, however little trust is left.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The kinds of problems that a server reports without having looked at the request.
 const OVERLOAD: &[&str] = &["overloaded", "too_many_requests", "ending"];
@@ -148,13 +152,14 @@ impl Connection {
             _ => {
                 let unanswered = &self.unanswered[usize::from(phase == Phase::Writing)];
                 let count = unanswered.load(Ordering::Relaxed);
-                let patience = PATIENCE.saturating_mul(count.saturating_add(1)).min(MAX_PATIENCE);
                 let asked = clock::now();
+                let left = holding::until().map(|until| until.saturating_since(asked));
+                let patience = patience(count, left, self.endpoints.len());
                 let answer = timeout(patience, exchange)
                     .await
                     .unwrap_or_else(|_| {
                         unanswered.fetch_add(1, Ordering::Relaxed);
-                        let message = format!("{display_name} did not answer within {} s", patience.as_secs());
+                        let message = format!("{display_name} did not answer within {}", format_duration(patience));
                         Err(Error::new(phase.unanswered(), message))
                     })
                     .map_err(|error| advised(error, &self.endpoints[index]))?;
@@ -174,6 +179,14 @@ impl Connection {
             Error::new(phase.unanswered(), message).with_source(e).into()
         })
     }
+}
+
+/// How long to wait for one of several servers, after so many calls without an answer, if what is renewed is still trusted for so
+/// long. The rest is divided: each of the others can be asked, and the one that answers once more.
+fn patience(unanswered: u32, left: Option<Duration>, servers: usize) -> Duration {
+    let usual = PATIENCE.saturating_mul(unanswered.saturating_add(1)).min(MAX_PATIENCE);
+    let turns = u32::try_from(servers).unwrap_or(u32::MAX).saturating_add(1);
+    left.map_or(usual, |left| usual.min((left / turns).max(LEAST_PATIENCE)))
 }
 
 /// What to do about a server that speaks TLS where none was expected, or the reverse, or whose authority is not known.
@@ -280,6 +293,23 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+
+    #[test]
+    fn a_renewal_leaves_time_to_ask_the_other_servers() {
+        let (ms, long) = (Duration::from_millis, Duration::from_secs(60));
+        assert_eq!(patience(0, None, 3), PATIENCE);
+        assert_eq!(patience(0, Some(long), 3), PATIENCE);
+        assert_eq!(patience(9, Some(long), 3), MAX_PATIENCE);
+        // Of three servers two do not answer, and the third still has as long as each of them had.
+        for lasts in [ms(1_200), ms(2_000), ms(2_600)] {
+            let mut left = lasts;
+            for unanswered in 0..2 {
+                left -= patience(unanswered, Some(left), 3);
+            }
+            assert!(left >= patience(2, Some(left), 3) && left >= lasts / 2, "{lasts:?}: {left:?}");
+        }
+        assert_eq!(patience(0, Some(Duration::ZERO), 3), LEAST_PATIENCE);
+    }
 
     /// As the driver prints it of a TLS alert, which is what a server with TLS answers to plain HTTP.
     #[tokio::test]
