@@ -17,20 +17,21 @@ pub fn a_running_proxy_follows() {
     assert_eq!(proxy.write(&old, "/write").unwrap().status, 200);
     assert_eq!(proxy.write(&new, "/write").unwrap().status, 403);
     let state = folder.path().join("state");
+    let operator = Store::open_itself_in(folder.path());
     let fence = StoreFence::new(
-        store.leases.clone(),
-        Arc::new(store.leases.clone()),
+        operator.leases.clone(),
+        Arc::new(operator.leases.clone()),
         Behind::Proxies,
         &"api".parse().unwrap(),
         Some(&state),
     )
     .unwrap();
     let (by, why) = ("test".parse().unwrap(), "the job has a new name".parse().unwrap());
-    let from = store.run(fence.high_water()).unwrap().unwrap();
+    let from = operator.run(fence.high_water()).unwrap().unwrap();
     let wrong = HighWater { epoch: new.epoch, nonce: new.nonce, ..from.clone() };
-    assert_eq!(store.run(fence.adopt(&wrong, &new, &by, &why)).unwrap_err().kind(), Kind::Contended);
+    assert_eq!(operator.run(fence.adopt(&wrong, &new, &by, &why)).unwrap_err().kind(), Kind::Contended);
     assert_eq!(proxy.write(&old, "/write").unwrap().status, 200);
-    let adopted = store.run(fence.adopt(&from, &new, &by, &why)).unwrap();
+    let adopted = operator.run(fence.adopt(&from, &new, &by, &why)).unwrap();
     assert_eq!(adopted, HighWater::of(&new, 0));
     // The proxy still has the former fence in memory, and sends nothing that the fence in the store does not cover.
     let late = proxy.write(&old, "/write").unwrap();

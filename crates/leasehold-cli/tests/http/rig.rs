@@ -29,8 +29,8 @@ pub struct Store {
     pub leases: Coordinator,
 }
 
-/// The server of all tests of this run, if they are to have one: its URL, with a key for every namespace.
-static SERVER: OnceLock<String> = OnceLock::new();
+/// The server of all tests of this run, if they are to have one: its URL, with a key for every namespace, and that of its store.
+static SERVER: OnceLock<(String, String)> = OnceLock::new();
 
 /// A server, for as long as this is held, if `LEASEHOLD_TEST_ON=served`: then each store is a namespace of it.
 pub fn serve_if_asked() -> Option<(Process, TempDir)> {
@@ -39,10 +39,10 @@ pub fn serve_if_asked() -> Option<(Process, TempDir)> {
         Ok(word) => assert_eq!(word, "served", "LEASEHOLD_TEST_ON={word}: use served"),
     }
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = format!("sqlite:{}/leases.db", folder.path().display());
     let leasehold = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        let store = format!("sqlite:{}/leases.db", folder.path().display());
-        command.args(args).env_clear().env("HOME", folder.path()).env("LEASEHOLD_STORE", store).stderr(Stdio::null());
+        command.args(args).env_clear().env("HOME", folder.path()).env("LEASEHOLD_STORE", &store).stderr(Stdio::null());
         command
     };
     let create = ["key", "create", "--label", "test", "--allow", "read,hold,work,operate", "--namespace", "*"];
@@ -53,21 +53,34 @@ pub fn serve_if_asked() -> Option<(Process, TempDir)> {
     let server = Process::start(&mut leasehold(&["serve", "--listen", "127.0.0.1:0", "--max-rate", "100000"]));
     let said = server.line();
     let address = said.trim().rsplit("//").next().unwrap().split('/').next().unwrap().to_owned();
-    SERVER.set(format!("leasehold+http://:{}@{address}", key.trim())).unwrap();
+    SERVER.set((format!("leasehold+http://:{}@{address}", key.trim()), store.clone())).unwrap();
     Some((server, folder))
+}
+
+/// The namespace of a test's folder.
+fn namespace(folder: &Path) -> String {
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 impl Store {
     /// A store in this folder, or in a namespace of the server that has the folder's name.
     pub fn open_in(folder: &Path) -> Self {
-        let url = match SERVER.get() {
-            None => format!("sqlite:{}/leases.db", folder.display()),
-            Some(server) => {
-                let name = folder.file_name().unwrap().to_str().unwrap();
-                let fit = name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase());
-                format!("{server}/{}", fit.collect::<String>())
-            }
-        };
+        match SERVER.get() {
+            None => Self::open(format!("sqlite:{}/leases.db", folder.display()), folder),
+            Some((server, _)) => Self::open(format!("{server}/{}", namespace(folder)), folder),
+        }
+    }
+
+    /// The same without the server, for what can only be done where the store is.
+    pub fn open_itself_in(folder: &Path) -> Self {
+        match SERVER.get() {
+            None => Self::open_in(folder),
+            Some((_, store)) => Self::open(format!("{store}?namespace={}", namespace(folder)), folder),
+        }
+    }
+
+    fn open(url: String, folder: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let leases =
             runtime.block_on(async { Coordinator::new(open(&StoreUrl::parse_in(None, &url).unwrap()).await.unwrap()) });

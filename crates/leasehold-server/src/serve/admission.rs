@@ -44,13 +44,6 @@ pub enum Urgency {
     Other,
 }
 
-impl Urgency {
-    /// How urgent what is asked by this route is.
-    pub fn of(route: &str) -> Self {
-        if Claimed::of(route).is_some() { Urgency::Holder } else { Urgency::Other }
-    }
-}
-
 /// What a request claims to hold something for. Whether its sender holds it, the record says once it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
@@ -288,10 +281,14 @@ mod tests {
 
     #[test]
     fn routes_of_holders_are_recognized_by_their_last_word() {
-        assert_eq!(Claimed::of("/v1/ns/{namespace}/records/recall"), Some(Claimed::ToRead));
-        assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/renew"), Urgency::Holder);
-        assert_eq!(Urgency::of("/v1/ns/{namespace}/leases/{name}/acquire"), Urgency::Other);
-        assert_eq!(Urgency::of("/v1/ns/{namespace}/renew/{name}"), Urgency::Other);
+        for (route, claimed) in [
+            ("/v1/ns/{namespace}/records/recall", Some(Claimed::ToRead)),
+            ("/v1/ns/{namespace}/leases/{name}/renew", Some(Claimed::ToChange)),
+            ("/v1/ns/{namespace}/leases/{name}/acquire", None),
+            ("/v1/ns/{namespace}/renew/{name}", None),
+        ] {
+            assert_eq!(Claimed::of(route), claimed, "{route}");
+        }
     }
 
     #[tokio::test]
