@@ -5,6 +5,7 @@ mod bar;
 mod config;
 mod context;
 mod exit;
+mod first_key;
 mod guards;
 mod interrupt;
 #[cfg(any(feature = "http", feature = "server"))]

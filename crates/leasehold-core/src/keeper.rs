@@ -30,6 +30,7 @@ use crate::distribution::{Distribution, REQUESTS};
 use crate::error::{Kind, Result};
 use crate::grant::Grant;
 use crate::hints::Hints;
+use crate::holding;
 use crate::lease::record::Drain;
 use crate::tenancy::{Held, Tenancy};
 use crate::time::format_duration;
@@ -326,7 +327,7 @@ impl<T: Tenancy> Renewals<T> {
                 () = clock.sleep_until(end) => {
                     return Loss::OutOfTime("the store did not answer".into());
                 }
-                renewed = self.tenancy.renew() => renewed,
+                renewed = holding::trusted_until(end, self.tenancy.renew()) => renewed,
             };
             let took = clock.now().saturating_since(asked);
             self.publisher.answers.lock().add(REQUESTS, took);

@@ -99,7 +99,7 @@ pub use remedy::{Remedy, StoredLineage, Words, put_into_words};
 pub use resolve::{Live, Resolved, Resolver, TokenKind, TokenState};
 pub use store::{Capabilities, Revision, Store};
 pub use tenancy::{Held, Tenancy, progress_age};
-pub use text::{Checkpoint, Label, Line, Marker, Who, Why};
+pub use text::{Checkpoint, Label, Line, Marker, Who, Why, breaks_a_line};
 pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use token::{Claim, Token};
 pub use verbs::LeaseVerbs;

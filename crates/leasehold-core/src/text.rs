@@ -64,9 +64,10 @@ impl<const MAX: usize> Line<MAX> {
     }
 }
 
-/// Unicode's line and paragraph separators are not control characters, but break lines all the same. Those that turn the direction
-/// of writing show what comes after them, outside this text too, in another order than it was written.
-fn breaks_a_line(c: char) -> bool {
+/// Whether a character has no place in one printable line. Unicode's line and paragraph separators are not control characters, but
+/// break lines all the same. Those that turn the direction of writing show what comes after them, outside this text too, in another
+/// order than it was written.
+pub fn breaks_a_line(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -8,11 +8,12 @@
 
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
+use crate::holder::HolderId;
 use crate::item::name::Priority;
 use crate::item::payload::Payload;
-use crate::item::protocol::Request as ItemRequest;
+use crate::item::protocol::{Order as ItemOrder, Request as ItemRequest};
 use crate::item::record::{Attempts, Item};
-use crate::lease::protocol::Request as LeaseRequest;
+use crate::lease::protocol::{Order as LeaseOrder, Request as LeaseRequest};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Lineage;
 use crate::store::{self, Capabilities, Class, ClockSource, Next, Reach, Revision, Swap, Watching};
@@ -253,6 +254,42 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Refuses values that no server accepts.
+    pub fn check(&self) -> Result<()> {
+        let pause = |pause: Option<Duration>| match pause.filter(|pause| *pause > MAX_DELAY) {
+            Some(pause) => Err(too_long(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))),
+            None => Ok(()),
+        };
+        match self {
+            Verb::Add(addition) => addition.check(),
+            Verb::Item(request) => match &**request {
+                ItemRequest::Complete { follow_ups, .. } => {
+                    follow_ups.iter().try_for_each(|it| check_tries(it.attempts, it.delay_ms))
+                }
+                ItemRequest::Fail { retry_in, .. } => pause(*retry_in),
+                ItemRequest::Return { wait, .. } => pause(*wait),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Who is to hold something by it.
+    pub fn holder(&self) -> Option<&HolderId> {
+        match self {
+            Verb::Lease(
+                LeaseRequest::Acquire { holder, .. }
+                | LeaseRequest::Operate { order: LeaseOrder::HandOff { to: holder, .. }, .. },
+            ) => Some(holder),
+            Verb::Item(request) => match &**request {
+                ItemRequest::Claim { holder, .. }
+                | ItemRequest::Operate { order: ItemOrder::HandOff { to: holder, .. }, .. } => Some(holder),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether only the holder may make it.
     pub fn needs_a_claim(&self) -> bool {
         match self {
@@ -297,18 +334,7 @@ impl Addition {
 
     /// Refuses values that no server accepts.
     pub fn check(&self) -> Result<()> {
-        let longest = u64::try_from(MAX_DELAY.as_millis()).unwrap_or(u64::MAX);
-        if self.attempts.most == 0 {
-            return Err(Error::invalid("attempts", "0", "an item is tried once at least"));
-        }
-        if self.delay_ms > longest || self.attempts.backoff_ms > longest {
-            return Err(Error::invalid(
-                "delay",
-                format!("{} ms", self.delay_ms),
-                "it is a year at most, and so is a backoff",
-            ));
-        }
-        Ok(())
+        check_tries(self.attempts, self.delay_ms)
     }
 
     /// The record that a server makes of it, at its store's time `now`.
@@ -316,6 +342,18 @@ impl Addition {
         let due = (self.delay_ms > 0).then(|| now.plus(Duration::from_millis(self.delay_ms)));
         Item::new(self.lineage, self.payload, self.priority, self.attempts, now, due)
     }
+}
+
+fn check_tries(attempts: Attempts, delay_ms: u64) -> Result<()> {
+    let longest = u64::try_from(MAX_DELAY.as_millis()).unwrap_or(u64::MAX);
+    if attempts.most == 0 {
+        return Err(Error::invalid("attempts", "0", "an item is tried once at least"));
+    }
+    if delay_ms > longest || attempts.backoff_ms > longest { Err(too_long(delay_ms)) } else { Ok(()) }
+}
+
+fn too_long(ms: u64) -> Error {
+    Error::invalid("delay", format!("{ms} ms"), "it is a year at most, and so is a backoff")
 }
 
 impl Change {

@@ -8,13 +8,17 @@ use async_trait::async_trait;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::{Capabilities, Change, ClockSource, Page, Range, Reading, Store, Survey, Swap, Watch};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Error, HolderId, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Timestamp,
+    Acquired, Ask, Coordinator, Error, HolderId, Keeper, KeeperState, Key, Kind, LeaseName, MemoryStore, Result, Shelf,
+    Timestamp,
 };
 use leasehold_work::queue::{Claimer, NewItem, Queue};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use support::Site;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// A store that tells its time in whole seconds, as web services do.
 #[derive(Debug)]
@@ -174,5 +178,60 @@ async fn a_claim_that_arrives_twice_is_one_claim_and_its_worker_has_it() {
         let mut others = Claimer::new(plain.clone(), None, "90s".parse().unwrap()).unwrap();
         assert!(others.next_within(Duration::ZERO).await.unwrap().is_none());
         plain.complete(&grant, None, Vec::new()).await.unwrap();
+    }
+}
+
+/// A way to a server that stops, as the process behind it may: what was connected stays so, and nothing comes any more.
+struct Front {
+    address: SocketAddr,
+    is_stopped: watch::Sender<bool>,
+}
+
+impl Front {
+    async fn start(server: SocketAddr) -> Self {
+        let (listener, is_stopped) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), watch::Sender::new(false));
+        let address = listener.local_addr().unwrap();
+        let stopped = is_stopped.subscribe();
+        tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut stopped = stopped.clone();
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(server).await.unwrap();
+                    tokio::select! {
+                        biased;
+                        _ = stopped.wait_for(|is_stopped| *is_stopped) => std::future::pending().await,
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    }
+                });
+            }
+        });
+        Front { address, is_stopped }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_with_a_short_ttl_survives_servers_that_hang() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let key = site.key("*", "hold").await;
+    let fronts = [Front::start(site.address).await, Front::start(site.address).await, Front::start(site.address).await];
+    let hosts = fronts.each_ref().map(|front| front.address.to_string()).join(",");
+    let store =
+        leasehold_stores::open(&format!("leasehold+http://:{key}@{hosts}/team").parse().unwrap()).await.unwrap();
+    let (leases, behind) = (Coordinator::new(store), Coordinator::new(site.behind.clone()));
+    let (lease, ask): (LeaseName, _) = ("x".parse().unwrap(), Ask::new(HolderId::new(None), "4s".parse().unwrap()));
+    let Acquired::Granted(grant) = leases.acquire(&lease, &ask).await.unwrap() else { panic!("it is free") };
+    let keeper = Keeper::start(leases, grant);
+    fronts[..2].iter().for_each(|front| drop(front.is_stopped.send_replace(true)));
+    let deadline = async || behind.inspect(&lease).await.unwrap().record.tenure.unwrap().deadline;
+    let (before, mut lost) = (deadline().await, keeper.state());
+    let renewed = async {
+        while deadline().await < before.plus(Duration::from_secs(8)) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        () = renewed => {}
+        state = lost.wait_for(|state| matches!(state, KeeperState::Lost(_))) => panic!("{:?}", state.map(|it| it.clone())),
     }
 }

@@ -10,7 +10,7 @@ mod support;
 use leasehold_conformance::faulty::{Fault, FaultyStore};
 use leasehold_conformance::{Bench, Effort, VERBS, exercise_each};
 use leasehold_core::guard::HighWater;
-use leasehold_core::item::protocol::Order as ItemOrder;
+use leasehold_core::item::protocol::{Order as ItemOrder, Request as ItemRequest};
 use leasehold_core::lease::protocol::{AfterFailure, Order, SlotClaim};
 use leasehold_core::store::{Change, Range, Revision, Store, Swap, Verb, Versioned};
 use leasehold_core::{
@@ -781,4 +781,107 @@ async fn a_holder_keeps_what_it_has_through_a_server_that_has_no_place_for_other
     assert_eq!(refused.kind(), Kind::Unavailable, "{refused}");
     let refused = remote.inspect(&"x".parse().unwrap()).await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Unavailable, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_key_fills_the_records_of_a_host() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let (many, own) =
+        (site.store(&site.key("mine/*", "hold").await).await, site.store(&site.key("*", "hold").await).await);
+    let of_host = |number: usize| {
+        let (_, presence) = process(Role::Scheduler, "prod", None);
+        (Key::new(Shelf::Presence, &format!("scheduler/prod/{number:02}").parse().unwrap()), presence)
+    };
+    let mut taken = 0;
+    while taken < 64 && report(&many, None, &of_host(taken)).await.is_ok() {
+        taken += 1;
+    }
+    assert_eq!(taken, 32);
+    assert!(matches!(report(&own, None, &of_host(taken)).await.unwrap(), Swap::Done { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_client_holds_in_the_name_of_another_key() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let [victim, thief] = [site.key("*", "hold,work").await, site.key("*", "hold,work,operate").await];
+    let id = |key: &str| key[5..13].to_owned();
+    let store = site.store(&thief).await;
+    let holder = |key: &str| HolderId { host: format!("key-{}", id(key)), ..HolderId::new(None) };
+    let ttl = "90s".parse().unwrap();
+    let leases = Coordinator::new(store.clone());
+    let error = leases.acquire(&"x".parse().unwrap(), &Ask::new(holder(&victim), ttl)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    let queue = Queue::new(store, "mail".parse().unwrap());
+    queue.add(NewItem::default()).await.unwrap();
+    let claiming = |who| Claimer::new(queue.clone(), None, ttl).unwrap().for_holder(who);
+    let mut own = claiming(holder(&victim));
+    let claimed = own.next_within(Duration::ZERO).await;
+    assert!(!matches!(claimed, Ok(Some(_))), "{claimed:?}");
+    let (by, why) = ("me".parse().unwrap(), "why".parse().unwrap());
+    let order = leasehold_core::lease::protocol::Order::HandOff { to: holder(&victim), ttl };
+    let error = leases.operate(&"x".parse().unwrap(), by, why, order).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    // Its own name, and that of a machine.
+    let machine = HolderId { host: "key-store".into(), ..HolderId::new(None) };
+    for (name, who) in [("a", holder(&thief)), ("b", machine)] {
+        let granted = leases.acquire(&name.parse().unwrap(), &Ask::new(who, ttl)).await.unwrap();
+        assert!(matches!(granted, Acquired::Granted(_)), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_item_waits_longer_or_is_tried_less_often_than_may_be_asked_for() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let queue = Queue::new(site.store(&site.key("*", "work").await).await, "mail".parse().unwrap());
+    queue.add(NewItem::default()).await.unwrap();
+    let grant = Claimer::new(queue.clone(), None, "90s".parse().unwrap()).unwrap().next().await.unwrap();
+    let (long, year) = (Duration::from_millis(u64::MAX), leasehold_core::wire::MAX_DELAY);
+    let error = queue.fail(&grant, "why".parse().unwrap(), Some(long), false).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    let follow_up = FollowUp {
+        name: leasehold_work::queue::ItemName { queue: "mail".parse().unwrap(), id: "k.next".parse().unwrap() },
+        priority: Default::default(),
+        delay_ms: 0,
+        attempts: Default::default(),
+        payload: Payload::new("x").unwrap(),
+    };
+    let mut never = follow_up.clone();
+    never.attempts.most = 0;
+    for wrong in [never, FollowUp { delay_ms: u64::MAX, ..follow_up }] {
+        let error = queue.complete(&grant, None, vec![wrong]).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    }
+    let returned = |wait| ItemRequest::Return { claim: grant.token().claim(), wait: Some(wait) };
+    let check = |request| leasehold_core::wire::Verb::Item(Box::new(request)).check();
+    assert!(check(returned(long)).is_err() && check(returned(year)).is_ok());
+    queue.fail(&grant, "why".parse().unwrap(), Some(year), false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_cannot_settle_what_was_not_added() {
+    let site = Site::start(Arc::new(MemoryStore::default())).await;
+    let queue = Queue::new(site.behind.clone(), "mail".parse().unwrap());
+    queue.add(NewItem::default()).await.unwrap();
+    let grant = Claimer::new(queue.clone(), None, "90s".parse().unwrap()).unwrap().next().await.unwrap();
+    queue.complete(&grant, None, Vec::new()).await.unwrap();
+    // As a server leaves it that was killed when it had completed the item, and added nothing yet.
+    let key = Key::new(Shelf::Item, &grant.token().lease.as_str().trim_start_matches("queue/").parse().unwrap());
+    let stored = site.behind.read(&key).await.unwrap().value.unwrap();
+    let mut item = leasehold_work::queue::Item::decode(&stored.bytes, "item").unwrap();
+    item.outbox = vec![FollowUp {
+        name: leasehold_work::queue::ItemName { queue: "payments".parse().unwrap(), id: "k.next".parse().unwrap() },
+        priority: Default::default(),
+        delay_ms: 0,
+        attempts: Default::default(),
+        payload: Payload::new("x").unwrap(),
+    }];
+    let bytes = item.encode().unwrap();
+    let Swap::Done { revision, .. } = site.behind.swap(&key, Some(&stored.revision), &bytes).await.unwrap() else {
+        panic!("nobody else writes it")
+    };
+    let worker = site.store(&site.key("mail", "work").await).await;
+    let settle = Change { verb: Verb::Item(&ItemRequest::Settle), ..Change::put(&key, Some(&revision), &bytes) };
+    worker.write(&settle).await.unwrap();
+    let payments = Queue::new(site.behind.clone(), "payments".parse().unwrap());
+    assert_eq!(payments.inspect(&"k.next".parse().unwrap()).await.unwrap().item.state, State::Ready);
 }

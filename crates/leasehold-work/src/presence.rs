@@ -58,6 +58,9 @@ pub struct Via {
     pub label: Label,
     /// The id of the key that it was reported with.
     pub key: Line<64>,
+    /// What all keys have in common that were made for the tokens of one subject; none of another key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Line<64>>,
 }
 
 /// A process, as it last reported.
@@ -166,6 +169,11 @@ impl Presence {
     /// The record to store.
     pub fn encode(&self) -> Result<Vec<u8>> {
         codec::encode(KIND, self)
+    }
+
+    /// Whether it reports with this key, or with another of the same account.
+    pub fn is_of_account(&self, key: &str, account: Option<&Line<64>>) -> bool {
+        self.is_of(key) || self.via.as_ref().is_some_and(|via| via.account.is_some() && via.account.as_ref() == account)
     }
 
     /// Whether it reports with this key.

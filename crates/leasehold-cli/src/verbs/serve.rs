@@ -1,28 +1,24 @@
 //! `serve`: the store over HTTP, for those who must not hold its password.
 
 use super::key::keys;
-use super::operate::by;
 use crate::args::Serve as Args;
 use crate::config::{blame_flag, duration_of};
 use crate::context::{Context, open_store};
 use crate::exit::Exit;
+use crate::first_key;
 use crate::metrics::{Monitor, Probed, Served};
 use crate::service::ServiceManager;
 use crate::supervise::Signals;
 use crate::{listen, output};
 use async_trait::async_trait;
 use leasehold_core::measured::{Measured, Requests};
-use leasehold_core::{Error, Kind, Result, Store, Why};
-use leasehold_server::access::{KeyRing, Keys, Secret};
+use leasehold_core::{Error, Kind, Result, Store};
+use leasehold_server::access::KeyRing;
 use leasehold_server::oidc::Exchange;
 use leasehold_server::serve::{Exposure, Limits, OpenLimits, Opener, PathPrefix, Server, Settings, Site, TlsFiles};
 use leasehold_stores::{Namespace, StoreUrl};
 use serde_json::json;
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -50,7 +46,7 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     let site = Site::with_exchange(Arc::new(store), settings.retention(), ring, limits, exchange);
     let server = Server::bind(&plan, site.clone()).await?;
     let mut signals = Signals::listen_to_ending()?;
-    bootstrap(&keys, args.bootstrap_key_file.as_deref()).await?;
+    first_key::make(&keys, args.bootstrap_key_file.as_deref()).await?;
     let probed = Probed::Store(site.coordinator(settings.store.value.namespace()).await?);
     if let Some(address) = settings.metrics.value.filter(|address| address.is_open()) {
         output::say(&format!(
@@ -163,86 +159,6 @@ impl Opener for Stores {
             None => OpenLimits::FILES,
             Some("postgres" | "postgresql" | "mysql" | "mariadb") => OpenLimits::NETWORK,
             Some(_) => OpenLimits::CONCURRENT,
-        }
-    }
-}
-
-/// Makes the first key if there is none, and shows it once. One that cannot be shown to anybody is ended.
-async fn bootstrap(keys: &Keys, file: Option<&Path>) -> Result<()> {
-    if !keys.is_empty().await? {
-        if let Some(file) = file {
-            let file = file.display();
-            output::say(&format!(
-                "the store has keys already, so none was written to {file}; `leasehold key create` makes another"
-            ));
-        }
-        return Ok(());
-    }
-    let reserved = file.map(Reserved::make).transpose()?;
-    let Some((secret, record)) = keys.bootstrap(by(None)?).await? else { return Ok(()) };
-    let shown = match reserved {
-        Some(file) => file.write(&secret),
-        // Not by the log, which may be turned off, or collected where others read it.
-        None => writeln!(
-            std::io::stderr(),
-            "leasehold: made the first key, which may do everything. It is not shown again; keep it, make others with \
-             `leasehold key create`, then `leasehold key revoke {} --why 'no longer needed'`:\n\n    {}\n",
-            record.id,
-            secret.reveal()
-        ),
-    };
-    match (shown, file) {
-        (Ok(()), Some(path)) => {
-            let shown = path.display();
-            output::say(&format!("made the first key, {}, which may do everything: it is in {shown}", record.id));
-            Ok(())
-        }
-        (Ok(()), None) => Ok(()),
-        (Err(error), _) => {
-            let revoked = keys.revoke(&record.id, &by(None)?, &Why::new("it could not be shown to anybody")?).await;
-            let now = if revoked.is_ok() { "is revoked" } else { "must be revoked" };
-            let id = &record.id;
-            let message =
-                format!("the first key, {id}, cannot be written, and {now}; make another with `leasehold key create`");
-            Err(Error::new(Kind::Unavailable, message).with_source(error))
-        }
-    }
-}
-
-/// A file with room for a key. It is made before the key is: then what keeps it from being written leaves no key behind.
-struct Reserved<'a> {
-    path: &'a Path,
-    file: File,
-    is_written: bool,
-}
-
-impl<'a> Reserved<'a> {
-    fn make(path: &'a Path) -> Result<Self> {
-        let cannot = |e: std::io::Error| {
-            let why = if e.kind() == std::io::ErrorKind::AlreadyExists { "; it must be a new one" } else { "" };
-            let message = format!("cannot write the first key to {}{why}; none was made", path.display());
-            Error::new(Kind::Unavailable, message).with_source(e)
-        };
-        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(cannot)?;
-        let mut reserved = Reserved { path, file, is_written: false };
-        let written = writeln!(reserved.file, "{:72}", "");
-        written.and_then(|()| reserved.file.sync_all()).map_err(cannot)?;
-        Ok(reserved)
-    }
-
-    fn write(mut self, secret: &Secret) -> std::io::Result<()> {
-        self.file.seek(SeekFrom::Start(0))?;
-        writeln!(self.file, "{}", secret.reveal())?;
-        self.file.sync_all()?;
-        self.is_written = true;
-        Ok(())
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if !self.is_written {
-            let _ = std::fs::remove_file(self.path);
         }
     }
 }

@@ -126,6 +126,29 @@ fn a_request_that_ends_in_two_places_is_refused_and_its_rest_is_no_request() {
 }
 
 #[test]
+fn a_request_is_framed_in_one_way_and_names_its_host() {
+    let (home, server, attacker) = attacked();
+    let send = |headers: &str| {
+        let head =
+            format!("POST {ACQUIRE} HTTP/1.1\r\nauthorization: Bearer {}\r\nconnection: close\r\n", attacker.key);
+        raw(server.address, format!("{head}{headers}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n").as_bytes())
+    };
+    for headers in [
+        "host: x\r\ntransfer-encoding: gzip, chunked",
+        "host: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked",
+        "host: x\r\nhost: y\r\ntransfer-encoding: chunked",
+    ] {
+        let answer = send(headers).unwrap();
+        assert!(answer.status == 400 && !answer.body.contains("ttl"), "{headers}: {answer:?}");
+    }
+    // What is wrong with this one is what it says.
+    let answer = send("host: x\r\ntransfer-encoding: Chunked").unwrap();
+    assert!(answer.status != 200 && !answer.body.contains("Transfer-Encoding"), "{answer:?}");
+    is_unharmed(&home, &server);
+}
+
+#[test]
 fn what_is_nested_deeply_is_refused_before_it_is_read() {
     let (home, server, attacker) = attacked();
     let deep = |open: &str, close: &str| format!("{}1{}", open.repeat(5_000), close.repeat(5_000));

@@ -90,6 +90,45 @@ fn where_the_first_key_cannot_be_written_none_is_left_that_counts() {
 }
 
 #[test]
+fn of_four_servers_that_start_at_once_with_one_file_all_start_and_one_key_is_in_it() {
+    let home = Home::new(On::Sqlite);
+    let starts: Vec<_> = std::thread::scope(|scope| {
+        let starts: Vec<_> = ["a", "b", "c", "d"]
+            .map(|name| {
+                let home = &home;
+                let arguments = ["--listen", "127.0.0.1:0", "--bootstrap-key-file", "first.key"];
+                scope.spawn(move || start(home, &arguments, name))
+            })
+            .into_iter()
+            .collect();
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
+    });
+    let key = home.read("first.key");
+    for server in &starts {
+        assert_eq!(get_as(server.address, "/v1/ns/ci", key.trim()).status, 200);
+    }
+    let left =
+        std::fs::read_dir(home.path("")).unwrap().filter_map(|file| file.unwrap().file_name().into_string().ok());
+    assert_eq!(left.filter(|name| name.starts_with("first.key")).collect::<Vec<_>>(), ["first.key"]);
+}
+
+#[test]
+fn a_start_that_was_killed_while_it_made_the_first_key_can_be_repeated() {
+    let (home, fresh) = (Home::new(On::Sqlite), Home::new(On::Sqlite));
+    let arguments = ["--bootstrap-key-file", "first.key"];
+    drop(serve(&home, &arguments));
+    let key = home.read("first.key");
+    // Killed when the key counted and its file had no name yet, and before the key counted.
+    for at in [&home, &fresh] {
+        std::fs::rename(home.path("first.key"), at.path("first.key.pending")).unwrap();
+        let server = serve(at, &arguments);
+        assert_eq!(at.read("first.key"), key);
+        assert_eq!(get_as(server.address, "/v1/ns/ci", key.trim()).status, 200);
+        assert!(!at.path("first.key.pending").exists());
+    }
+}
+
+#[test]
 fn a_key_opens_its_own_namespace_only() {
     let home = Home::new(On::Sqlite);
     let server = serve(&home, &[]);

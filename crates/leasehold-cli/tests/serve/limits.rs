@@ -105,7 +105,16 @@ fn clients_that_are_too_slow_are_cut_off() {
 fn too_many_connections_are_told_so() {
     let home = Home::new(On::Sqlite);
     let server = serve(&home, &["--max-connections", "2"]);
-    let held: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    let key = printed_key(&home.read(&server.log)).unwrap();
+    // Those that have shown no key would be closed for others.
+    let shown = |_| {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        let head = format!("GET /v1/ns/default HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        assert!(std::io::Read::read(&mut stream, &mut [0; 4096]).unwrap() > 0);
+        stream
+    };
+    let held: Vec<TcpStream> = (0..2).map(shown).collect();
     eventually("it is full", || get(server.address, "/livez", &[]).status == 503);
     let refused = get(server.address, "/livez", &[]);
     assert_eq!((refused.kind().as_str(), refused.header("retry-after")), ("overloaded", Some("1")));

@@ -116,3 +116,14 @@ fn a_certificate_that_cannot_be_read_without_waiting_stops_nothing() {
     let refused = home.done(&again).expect(64);
     assert!(refused.stderr.contains("it is not a regular file"), "{refused:?}");
 }
+
+#[test]
+fn a_certificate_or_key_that_is_too_long_is_not_read() {
+    let home = Home::new(On::Sqlite);
+    certificate(&home, "one");
+    std::fs::File::create(home.path("long")).unwrap().set_len(64 << 30).unwrap();
+    for (cert, key) in [("long", "one.key"), ("one.pem", "long")] {
+        let refused = home.done(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key]);
+        assert!(refused.code != 0 && refused.stderr.contains("more than 1 MiB"), "{refused:?}");
+    }
+}

@@ -43,6 +43,9 @@ impl fmt::Display for Account {
 }
 
 impl Caller {
+    /// What the host of a holder over the API begins with: the id of its key follows.
+    pub(crate) const HOST: &str = "key-";
+
     /// The bearer of a key at this time of the store's clock, if the key still counts.
     pub(crate) fn of(record: &KeyRecord, now: Timestamp) -> Result<Self, Denied> {
         match record.state(now) {
@@ -74,7 +77,7 @@ impl Caller {
     /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
     pub(crate) fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
         let label = label.unwrap_or_else(|| self.label.clone());
-        HolderId::of(format!("key-{}", self.key), 0, nonce, label)
+        HolderId::of(format!("{}{}", Self::HOST, self.key), 0, nonce, label)
     }
 
     /// Whether the key is for this namespace at all.

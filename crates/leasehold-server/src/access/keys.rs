@@ -169,16 +169,27 @@ impl Keys {
 
     /// Makes the first key, which may do everything, if there is none and nobody else makes it at the same time.
     pub async fn bootstrap(&self, by: Who) -> Result<Option<(Secret, KeyRecord)>> {
+        let secret = Keys::first_secret()?;
+        Ok(self.bootstrap_as(&secret, by).await?.map(|record| (secret, record)))
+    }
+
+    /// A text for the first key, which does not count yet.
+    pub fn first_secret() -> Result<Secret> {
+        Ok(Secret::with_id(Scope::everything()?.verbs, &KeyId::first()))
+    }
+
+    /// Makes the first key with this text, if there is none. The same again changes nothing. None if there are other keys.
+    pub async fn bootstrap_as(&self, secret: &Secret, by: Who) -> Result<Option<KeyRecord>> {
         if !self.is_empty().await? {
-            return Ok(None);
+            let found = self.look(&secret.id()).await?.record;
+            return Ok(found.filter(|record| record.hash == secret.hash()));
         }
         let scope = Scope::everything()?;
-        let secret = Secret::with_id(scope.verbs, &KeyId::first());
         let wanted = NewKey { label: Label::new("bootstrap")?, scope, lasts: None, not_after: None, by };
-        match self.add(&secret, &wanted, Source::Person).await {
+        match self.add(secret, &wanted, Source::Person).await {
             Ok(record) => {
                 self.tell().await;
-                Ok(Some((secret, record)))
+                Ok(Some(record))
             }
             // Another server was faster, and has shown it.
             Err(error) if error.kind() == Kind::Contended => Ok(None),

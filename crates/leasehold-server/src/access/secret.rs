@@ -137,6 +137,11 @@ impl Secret {
         KeyId(self.0[HEAD..HEAD + ID].to_owned())
     }
 
+    /// Whether it is the one that the first server makes.
+    pub fn is_first(&self) -> bool {
+        self.id() == KeyId::first()
+    }
+
     /// What is stored of it.
     pub(crate) fn hash(&self) -> Hash {
         let mut hash = [0; 32];

@@ -3,7 +3,7 @@
 use super::idempotency::{Attempt, Idempotency};
 use super::problems::conflict;
 use crate::access::{Caller, Verb};
-use crate::serve::{Problem, Site, bearer};
+use crate::serve::{Problem, Site, Unheard, bearer};
 use axum::extract::{FromRequestParts, MatchedPath, Path};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
@@ -26,6 +26,8 @@ pub struct Asked {
     pub attempt: Option<Idempotency>,
     /// When it was here: not before its client sent it.
     pub received: Moment,
+    /// How what is granted is undone if nobody takes the answer.
+    pub unheard: Unheard,
     path: HashMap<String, String>,
 }
 
@@ -49,7 +51,8 @@ impl FromRequestParts<Site> for Asked {
             let (method, endpoint) = (parts.method.as_str(), endpoint(parts));
             Idempotency::new(&[secret, namespace.as_str(), method, endpoint, &name, queue, item, key])
         });
-        Ok(Asked { site: site.clone(), namespace, caller, attempt, received, path })
+        let unheard = parts.extensions.get::<Unheard>().cloned().unwrap_or_default();
+        Ok(Asked { site: site.clone(), namespace, caller, attempt, received, unheard, path })
     }
 }
 

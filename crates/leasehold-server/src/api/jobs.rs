@@ -5,11 +5,11 @@
 
 use super::asked::Asked;
 use super::cursor::{self, Beginnings};
-use super::leases::operate::{Decided, Ordered, pause_lease, resume_lease};
+use super::leases::operate::{Decided, Ordered, Resuming, pause_lease, resume_lease};
 use super::leases::{Damaged, state};
 use super::reading::{Params, field, limit, optional, read};
 use super::trigger::RequestView;
-use super::values::{Mark, SlotState, Time, millis};
+use super::values::{Pause, SlotState, Time, millis};
 use super::walk::{Steps, Walk};
 use crate::access::Verb;
 use crate::serve::{Json, Problem, Site};
@@ -72,7 +72,7 @@ pub struct JobView {
     slot: Option<SlotState>,
     /// The pause that keeps it from running.
     #[serde(skip_serializing_if = "Option::is_none")]
-    paused: Option<Mark>,
+    paused: Option<Pause>,
     /// The latest request for a run of it, for an hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     requested: Option<RequestView>,
@@ -95,7 +95,7 @@ impl JobView {
             state: state(record, now),
             epoch: record.epoch.get(),
             slot: record.slot.map(SlotState::from),
-            paused: record.paused.as_ref().map(Mark::from),
+            paused: record.paused.as_ref().map(Pause::from),
             requested: requested.map(|request| RequestView::new(request, record, now)),
         }
     }
@@ -425,7 +425,7 @@ pub async fn pause(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> 
 }
 
 /// Lets a job run again.
-#[utoipa::path(post, path = "/v1/ns/{namespace}/jobs/{name}/resume", tag = "jobs", request_body = Decided,
+#[utoipa::path(post, path = "/v1/ns/{namespace}/jobs/{name}/resume", tag = "jobs", request_body = Resuming,
     responses((status = 200, description = "Its next slot is run.", body = Ordered)))]
 pub async fn resume(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
     let name = asked.name(Verb::Operate)?.of_a_lease()?;

@@ -68,6 +68,26 @@ impl From<&OperatorMark> for Mark {
     }
 }
 
+/// A pause of a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Pause {
+    /// What names this pause, and no other: for `resume`.
+    pub pause: String,
+    /// The operator.
+    pub by: String,
+    /// The operator's reason.
+    pub why: String,
+    /// When.
+    pub at: Time,
+}
+
+impl From<&OperatorMark> for Pause {
+    fn from(mark: &OperatorMark) -> Self {
+        let Mark { by, why, at } = mark.into();
+        Pause { pause: mark.nonce.to_string(), by, why, at }
+    }
+}
+
 /// An operator asks whoever holds something to finish, and nobody new gets it until then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Draining {

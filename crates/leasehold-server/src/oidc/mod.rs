@@ -27,7 +27,7 @@ use crate::pace::Pace;
 use issuer::Issuer;
 use jwt::Jwt;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Error, Kind, Label, LeaseName, Result, Who};
+use leasehold_core::{Error, Kind, Label, LeaseName, Result, Who, breaks_a_line};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -124,7 +124,7 @@ impl Exchange {
 
     /// The first rule for what a token says, of which it is known who signed it.
     fn judge(&self, issuer: &IssuerUrl, token: &Jwt) -> Result<(&Rule, Origin), Refusal> {
-        let subject: String = token.subject()?.chars().filter(|c| !c.is_control()).collect();
+        let subject: String = token.subject()?.chars().filter(|c| !breaks_a_line(*c)).collect();
         let mut rules = self.rules.iter().filter(|rule| rule.issuer == *issuer);
         let meant: Vec<&Rule> = rules.by_ref().filter(|rule| token.is_for(rule.audience.as_str())).collect();
         if meant.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::rules::{Needs, Subject, item_of, name_of};
 use super::{Body, fence, presence};
-use crate::access::{Caller, Denied};
+use crate::access::{Caller, Denied, KeyId};
 use crate::early;
 use crate::serve::{Claimed, In, Json, Problem, Site};
 use axum::extract::State;
@@ -10,7 +10,7 @@ use leasehold_core::item::protocol::Request as ItemRequest;
 use leasehold_core::lease::protocol::{Order, Request as LeaseRequest, RunRequest};
 use leasehold_core::store::Swap;
 use leasehold_core::wire::{self, Changed};
-use leasehold_core::{Coordinator, Error, Key, Kind, LeaseName, Lineage, Revision, Shelf, Who};
+use leasehold_core::{Coordinator, Error, HolderId, Key, Kind, LeaseName, Lineage, Revision, Shelf, Who};
 use leasehold_stores::Namespace;
 use leasehold_work::documents;
 use leasehold_work::output;
@@ -50,6 +50,10 @@ pub(super) async fn change(
     let key = asked.record.key();
     let needs = Needs::of(&key, &asked.verb).ok_or_else(|| wire::direct(&key))?;
     needs.check(&caller, &namespace)?;
+    asked.verb.check()?;
+    if let Some(holder) = asked.verb.holder() {
+        check_own(&caller, holder)?;
+    }
     if let wire::Verb::Lease(LeaseRequest::Operate { order, .. }) = &asked.verb {
         super::may_order(&caller, &namespace, order)?;
     }
@@ -64,6 +68,19 @@ pub(super) async fn change(
         hinted.iter().for_each(|key| site.tended().changed(&namespace, key));
     }
     Ok(Json(swap.into()))
+}
+
+/// Refuses a holder that says it holds over the API with the key of another: only a server says so.
+fn check_own(caller: &Caller, holder: &HolderId) -> Result<(), Problem> {
+    let Some(key) = holder.host.strip_prefix(Caller::HOST).and_then(|id| id.parse::<KeyId>().ok()) else {
+        return Ok(());
+    };
+    if key == caller.key {
+        return Ok(());
+    }
+    let detail =
+        format!("a holder on `{}` is one with that key, and this request has another; use another host", holder.host);
+    Err(Problem::invalid(detail))
 }
 
 /// Whom a change is news to: nobody waits to hear that a lease was acquired or renewed.
@@ -194,12 +211,16 @@ impl Carrier<'_> {
                     ItemRequest::Operate { nonce, by, why, expected, order } => {
                         ItemRequest::Operate { nonce, by: self.signature(&by), why, expected, order }
                     }
+                    // Its follow-ups are added first, also in queues that this caller is not for: whoever completed it was.
+                    ItemRequest::Settle => {
+                        queue.finish(&name.id).await?;
+                        return Ok(None);
+                    }
                     other => other,
                 };
                 queue.carry_out(&name, &request, &known(expected)?).await?
             }
             wire::Verb::Add(addition) => {
-                addition.check()?;
                 // The store's own time, which the place in line goes by.
                 let now = self.coordinator.store().read(key).await?.now;
                 queue.carry_out_add(&name, &addition.item(now), expected.as_ref()).await?

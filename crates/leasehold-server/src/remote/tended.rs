@@ -165,7 +165,7 @@ impl Tended {
 
     /// Looks after a queue for as long as workers ask for its items: they cannot do it, because they have no store. One to which
     /// nothing was ever added needs no care.
-    pub(super) async fn look_after(
+    pub(crate) async fn look_after(
         &self,
         account: &Account,
         namespace: &Namespace,

@@ -3,14 +3,16 @@
 //! Promise: the key is checked before anything else is done for a request, and the whole body is here before it has a permit, so
 //! a slow client takes none. The key is checked again once the request has its permit: however slowly it came, what is done for it
 //! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its permit back
-//! first ([`Waiter::begin`]).
+//! first ([`Waiter::begin`]). What changes something goes on without its client ([`super::unheard`]).
 
 use super::admission::{AdmissionPermit, Claimed, Urgency, Waits};
 use super::body_budget::{Charged, Sender};
 use super::extract::{In, bearer};
+use super::newcomers::Newcomer;
 use super::problem::Problem;
 use super::site::Site;
 use super::traffic::LoggedKey;
+use super::unheard::{self, ClientLeft};
 use crate::access::Caller;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
@@ -52,16 +54,31 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
+    is_known(&request);
     let (key, account) = (LoggedKey(caller.key.clone()), caller.account().clone());
     let claimed = Claimed::of(route(request.extensions()));
+    let is_change = unheard::is_change(request.method(), route(request.extensions()));
     let mut response = match pass(&site, request, caller).await {
-        Ok(passed) => {
-            let response = passed.run(next).await;
-            // Whoever shows a token that is made up, or no longer in force, is refused, and has held nothing.
-            if let Some(claimed) = claimed.filter(|_| response.status().is_client_error()) {
-                site.admission().count_unfounded(&account, claimed);
+        Ok(mut passed) => {
+            let ongoing = site.ongoing().clone();
+            let run = |passed: Passed| async move {
+                let response = passed.run(next).await;
+                // Whoever shows a token that is made up, or no longer in force, is refused, and has held nothing.
+                if let Some(claimed) = claimed.filter(|_| response.status().is_client_error()) {
+                    site.admission().count_unfounded(&account, claimed);
+                }
+                response
+            };
+            if is_change {
+                let run = |undo, left: ClientLeft| {
+                    passed.request.extensions_mut().insert(undo);
+                    passed.request.extensions_mut().insert(left);
+                    run(passed)
+                };
+                unheard::to_its_end(&ongoing, run).await
+            } else {
+                run(passed).await
             }
-            response
         }
         Err(problem) => problem.into_response(),
     };
@@ -77,6 +94,7 @@ pub async fn light(State(site): State<Site>, request: Request, next: Next) -> Re
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
+    is_known(&request);
     let key = LoggedKey(caller.key.clone());
     let mut response = match pass_light(&site, request, caller).await {
         Ok((request, _permit)) => next.run(request).await,
@@ -115,6 +133,13 @@ pub async fn apart(State(site): State<Site>, request: Request, next: Next) -> Re
     match read(&site, &parts, body, Sender::Stranger).await {
         Ok((body, _charged)) => next.run(Request::from_parts(parts, Body::from(body))).await,
         Err(problem) => problem.into_response(),
+    }
+}
+
+/// Its connection has shown a key that counts.
+fn is_known(request: &Request) {
+    if let Some(newcomer) = request.extensions().get::<Newcomer>() {
+        newcomer.is_known();
     }
 }
 
@@ -208,6 +233,7 @@ pub struct Waiter {
     site: Site,
     caller: Caller,
     held: Held,
+    left: Option<ClientLeft>,
 }
 
 impl Waiter {
@@ -222,6 +248,7 @@ impl Waiter {
             spread: self.site.limits().spread,
             site: self.site.clone(),
             caller: self.caller.clone(),
+            left: self.left.clone(),
         })
     }
 }
@@ -232,7 +259,8 @@ impl FromRequestParts<Site> for Waiter {
     async fn from_request_parts(parts: &mut Parts, site: &Site) -> Result<Self, Problem> {
         let caller = Caller::from_request_parts(parts, site).await?;
         let held = parts.extensions.get::<Held>().cloned().unwrap_or_default();
-        Ok(Waiter { site: site.clone(), caller, held })
+        let left = parts.extensions.get::<ClientLeft>().cloned();
+        Ok(Waiter { site: site.clone(), caller, held, left })
     }
 }
 
@@ -244,16 +272,43 @@ pub struct Waiting {
     spread: Duration,
     site: Site,
     caller: Caller,
+    left: Option<ClientLeft>,
+}
+
+/// Why there is no use in waiting any longer.
+#[derive(Debug)]
+pub enum Over {
+    /// The server ends. The client may ask another.
+    Ending(Problem),
+    /// The key counts no more: nobody asks with it again.
+    Denied(Problem),
+    /// The client has left. Nobody reads the answer.
+    Left(Problem),
+}
+
+impl From<Over> for Problem {
+    fn from(over: Over) -> Self {
+        let (Over::Ending(problem) | Over::Denied(problem) | Over::Left(problem)) = over;
+        problem
+    }
 }
 
 impl Waiting {
-    /// Waits until there is no use in waiting: the server ends, or the key counts no more. The answer is the problem.
-    pub async fn over(&mut self) -> Problem {
+    /// Waits until there is no use in waiting.
+    pub async fn over(&mut self) -> Over {
         let keys = self.site.keys().clone();
         tokio::select! {
-            _ = self.ending.wait_for(|ending| *ending) => ending(self.spread),
-            denied = keys.until_denied(&self.caller) => denied.into(),
+            _ = self.ending.wait_for(|ending| *ending) => Over::Ending(ending(self.spread)),
+            denied = keys.until_denied(&self.caller) => Over::Denied(denied.into()),
+            () = left(&mut self.left) => Over::Left(Problem::overloaded("the client has left; nothing was done")),
         }
+    }
+}
+
+async fn left(client: &mut Option<ClientLeft>) {
+    match client {
+        Some(client) => client.left().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::bodies::{self, Ended};
 use super::gate;
+use super::newcomers::{Newcomer, Newcomers};
 use super::problem::{self, Problem};
 use super::router::router;
 use super::settings::Settings;
@@ -10,8 +11,8 @@ use super::slow_clients::{Impatient, Pulse};
 use super::tls::Certificate;
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{CONNECTION, HOST, TRANSFER_ENCODING};
+use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -24,13 +25,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 /// How many connections more than the limit are told that there are too many.
 const TURNED_AWAY: usize = 128;
+/// How long those may take to ask.
+const TOLD: Duration = Duration::from_secs(1);
+/// How long the closing of one connection may take before another is told that there are too many.
+const UNTIL_CLOSED: Duration = Duration::from_secs(1);
 /// How long to pause when no connection can be taken.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 /// How many requests one connection of HTTP/2 may have under way.
@@ -81,7 +86,7 @@ impl Server {
         let limits = site.limits().clone();
         let (permits, turned_away) =
             (Arc::new(Semaphore::new(limits.connections)), Arc::new(Semaphore::new(TURNED_AWAY)));
-        let mut connections = JoinSet::new();
+        let (mut connections, newcomers) = (JoinSet::new(), Newcomers::default());
         let keys = site.keys().clone();
         let background = async {
             let certificate = certificate.clone();
@@ -108,21 +113,60 @@ impl Server {
                 () = &mut background => continue,
                 () = is_set(&mut stop) => break,
             };
-            let free = permits.clone().try_acquire_owned();
-            let is_full = free.is_err();
-            let Ok(permit) = free.or_else(|_| turned_away.clone().try_acquire_owned()) else { continue };
+            let place = match permits.clone().try_acquire_owned() {
+                Ok(permit) => Place::Free(permit),
+                Err(_) => {
+                    let Ok(extra) = turned_away.clone().try_acquire_owned() else { continue };
+                    if newcomers.turn_one_out() { Place::Soon(permits.clone(), extra) } else { Place::None(extra) }
+                }
+            };
             let tls = certificate.as_ref().map(|certificate| TlsAcceptor::from(certificate.config()));
-            let connection = Connection { site: site.clone(), router: router.clone(), is_full };
+            let (site, router, newcomers) = (site.clone(), router.clone(), newcomers.clone());
             connections.spawn(async move {
-                connection.converse(stream, tls).await;
-                drop(permit);
+                let (_permit, is_full) = place.take().await;
+                let (newcomer, told) = newcomers.join();
+                if is_full {
+                    // It has no place that another could have.
+                    newcomer.is_known();
+                }
+                let connection = Connection { site, router, newcomer, is_full };
+                tokio::select! {
+                    () = connection.converse(stream, tls) => {}
+                    Ok(()) = told => {}
+                }
             });
         }
         drop(tcp);
         site.end();
-        let ended = async { while connections.join_next().await.is_some() {} };
+        let ended = async {
+            while connections.join_next().await.is_some() {}
+            site.ongoing().ended().await;
+        };
         if tokio::time::timeout(limits.grace, ended).await.is_err() {
             tracing::warn!("requests that were still under way after {} s were cut off", limits.grace.as_secs());
+        }
+    }
+}
+
+/// Where a connection finds room.
+enum Place {
+    Free(OwnedSemaphorePermit),
+    /// Another is closed for it.
+    Soon(Arc<Semaphore>, OwnedSemaphorePermit),
+    /// There is only room to say so.
+    None(OwnedSemaphorePermit),
+}
+
+impl Place {
+    /// The permit, and whether it is one of those that are only told.
+    async fn take(self) -> (OwnedSemaphorePermit, bool) {
+        match self {
+            Place::Free(permit) => (permit, false),
+            Place::None(extra) => (extra, true),
+            Place::Soon(permits, extra) => match tokio::time::timeout(UNTIL_CLOSED, permits.acquire_owned()).await {
+                Ok(Ok(permit)) => (permit, false),
+                _ => (extra, true),
+            },
         }
     }
 }
@@ -139,6 +183,24 @@ fn has_too_many_headers(request: &Request<Incoming>) -> Option<Problem> {
         .then(|| Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
 }
 
+/// Whether a body comes in pieces, and what is wrong with how the request is framed: who believes which would be anybody's guess.
+/// Hyper drops a `Content-Length` beside them.
+fn framing(request: &Request<Incoming>) -> (bool, Option<Problem>) {
+    let headers = request.headers();
+    let in_pieces = headers.contains_key(TRANSFER_ENCODING);
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    let is_plain = codings.next().is_none_or(is_chunked) && codings.next().is_none();
+    let wrong = if !is_plain {
+        Some("the only `Transfer-Encoding` is `chunked`")
+    } else if request.version() == Version::HTTP_11 && headers.get_all(HOST).iter().count() != 1 {
+        Some("a request has one `Host`")
+    } else {
+        None
+    };
+    (in_pieces, wrong.map(Problem::invalid))
+}
+
 /// The same request, and whether its body was read.
 fn follow(request: Request<Incoming>) -> (Request<Body>, Ended) {
     let (parts, body) = request.into_parts();
@@ -150,6 +212,7 @@ fn follow(request: Request<Incoming>) -> (Request<Body>, Ended) {
 pub(super) struct Connection {
     pub(super) site: Site,
     pub(super) router: Router,
+    pub(super) newcomer: Newcomer,
     /// Whether there are too many: then it is told so, and nothing else.
     pub(super) is_full: bool,
 }
@@ -157,7 +220,11 @@ pub(super) struct Connection {
 impl Connection {
     async fn converse(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
         let _ = stream.set_nodelay(true);
-        let limits = self.site.limits().clone();
+        let mut limits = self.site.limits().clone();
+        if self.is_full {
+            // Others want to be told too.
+            limits.client = limits.client.min(TOLD);
+        }
         let pulse = Pulse::default();
         match tls {
             None => {
@@ -254,7 +321,8 @@ impl Connection {
         }
     }
 
-    async fn answer(&self, request: Request<Body>) -> Result<Response, Infallible> {
+    async fn answer(&self, mut request: Request<Body>) -> Result<Response, Infallible> {
+        request.extensions_mut().insert(self.newcomer.clone());
         if self.is_full {
             let problem = Problem::overloaded("the server has too many connections");
             return Ok(problem.into_response());

@@ -6,6 +6,7 @@ use super::health::Readiness;
 use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
 use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
+use super::unheard::Ongoing;
 use crate::access::seal::{Seal, Sealing};
 use crate::access::{Caller, KeyRing};
 use crate::api::tally::Tally;
@@ -59,6 +60,7 @@ struct Shared {
     sealing: Sealing,
     exchange: Exchange,
     readiness: Readiness,
+    ongoing: Ongoing,
 }
 
 impl Site {
@@ -98,6 +100,7 @@ impl Site {
             sealing: Sealing::default(),
             exchange,
             readiness: Readiness::default(),
+            ongoing: Ongoing::default(),
         }))
     }
 
@@ -206,6 +209,11 @@ impl Site {
 
     pub(super) fn end(&self) {
         self.0.ending.send_replace(true);
+    }
+
+    /// What goes on without a connection.
+    pub(crate) fn ongoing(&self) -> &Ongoing {
+        &self.0.ongoing
     }
 
     pub(super) fn readiness(&self) -> &Readiness {

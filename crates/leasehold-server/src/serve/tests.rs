@@ -97,7 +97,7 @@ impl Bench {
 /// Waits for nothing.
 async fn wait(State(_): State<Site>, _: Caller, waiter: Waiter) -> Result<&'static str, Problem> {
     let mut waiting = waiter.begin()?;
-    Err(waiting.over().await)
+    Err(waiting.over().await.into())
 }
 
 async fn problem(response: Response) -> (StatusCode, Value) {

@@ -1,6 +1,7 @@
 //! Connections of HTTP/2, with frames made by hand: a client that does only what keeps a connection open.
 
 use super::listener::Connection;
+use super::newcomers::Newcomers;
 use super::settings::Limits;
 use super::tests::{Bench, PATIENCE};
 use std::time::Duration;
@@ -15,6 +16,11 @@ const END: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
+fn connection(bench: &Bench) -> Connection {
+    let (site, router) = (bench.site.clone(), bench.router.clone());
+    Connection { site, router, newcomer: Newcomers::default().join().0, is_full: false }
+}
+
 /// A client that answers pings.
 struct Client(DuplexStream);
 
@@ -22,7 +28,7 @@ impl Client {
     /// Connects, and sends what every client begins with.
     async fn connect(bench: &Bench) -> Self {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let connection = Connection { site: bench.site.clone(), router: bench.router.clone(), is_full: false };
+        let connection = connection(bench);
         tokio::spawn(connection.http2(theirs));
         let mut client = Client(ours);
         client.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
@@ -91,7 +97,7 @@ async fn a_connection_of_http2_may_send_little_before_it_is_read() {
     const INITIAL_WINDOW: u16 = 4;
     let bench = Bench::new(Limits { idle: Duration::from_millis(300), ..Limits::default() }).await;
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
-    let connection = Connection { site: bench.site.clone(), router: bench.router.clone(), is_full: false };
+    let connection = connection(&bench);
     tokio::spawn(connection.http2(theirs));
     let mut client = Client(ours);
     client.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();

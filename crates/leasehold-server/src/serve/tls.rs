@@ -18,6 +18,9 @@ use tokio::sync::oneshot;
 /// How often the files are looked at.
 pub const LOOK: Duration = Duration::from_secs(2);
 
+/// The longest file that is read.
+const MAX_BYTES: u64 = 1024 * 1024;
+
 /// How long that may take before it is told that the files do not answer.
 const READING: Duration = Duration::from_secs(10);
 
@@ -117,8 +120,12 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
     let read = |path: &Path| {
         let unread = |e: std::io::Error| unfit(path, "it cannot be read").with_source(e);
         // To open a pipe waits for its other end.
-        if !path.metadata().map_err(unread)?.is_file() {
+        let found = path.metadata().map_err(unread)?;
+        if !found.is_file() {
             return Err(unfit(path, "it is not a regular file"));
+        }
+        if found.len() > MAX_BYTES {
+            return Err(unfit(path, "it has more than 1 MiB, and no certificate or key has"));
         }
         std::fs::read(path).map_err(unread)
     };

@@ -102,7 +102,7 @@ fn settle(value: &mut Value, key: &str) {
             ("id", Value::String(_)) if is_key => *value = id.into(),
             ("rotated_from", Value::String(_)) => *value = NEW_KEY.into(),
             ("rotated_to", Value::String(_)) => *value = NEXT_KEY.into(),
-            ("lineage" | "next" | "confirm", Value::String(_)) => *value = "…".into(),
+            ("lineage" | "next" | "confirm" | "pause", Value::String(_)) => *value = "…".into(),
             ("trust_ms", Value::Number(_)) => *value = 59_990.into(),
             ("held_for_ms", Value::Number(_)) => *value = 41_250.into(),
             ("host", Value::String(host)) if !host.starts_with("key-") => *value = "box-1".into(),

@@ -7,6 +7,8 @@ use leasehold_server::serve::{Limits, OpenLimits, Opener};
 use leasehold_stores::Namespace;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Stores in memory, of which only one may be open for those who hold nothing.
 #[derive(Debug)]
@@ -63,4 +65,37 @@ async fn a_holder_keeps_and_ends_what_it_has_though_the_namespaces_are_full() {
     }
     drop(other);
     rig.get(&key, "leases/a").await.ok();
+}
+
+/// A connection that stays open, and what it is answered.
+async fn renew_on(stream: &mut TcpStream, key: &str, token: &str) -> String {
+    let body = json!({ "token": token }).to_string();
+    let (bearer, length) = (format!("authorization: Bearer {key}"), body.len());
+    let path = "/v1/ns/team/leases/daily/renew";
+    let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{bearer}\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let read = stream.read(&mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
+
+#[tokio::test]
+async fn connections_without_a_key_keep_no_holder_out() {
+    let limits = Limits { connections: 8, ..Limits::default() };
+    let rig = Rig::with(Arc::new(crate::rig::InMemory::default()), limits).await;
+    let key = rig.all().await;
+    let address = rig.base.strip_prefix("http://").unwrap().to_owned();
+    let held = rig.post(&key, "leases/daily/acquire", json!({ "ttl": "90s" })).await.ok();
+    let token = held["token"].as_str().unwrap();
+    let mut kept = TcpStream::connect(&address).await.unwrap();
+    assert!(renew_on(&mut kept, &key, token).await.starts_with("HTTP/1.1 200"));
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    // Over a new connection, and over one on which a key was shown.
+    let mut new = TcpStream::connect(&address).await.unwrap();
+    assert!(renew_on(&mut new, &key, token).await.starts_with("HTTP/1.1 200"));
+    assert!(renew_on(&mut kept, &key, token).await.starts_with("HTTP/1.1 200"));
+    drop(silent);
 }

@@ -8,6 +8,7 @@ mod examples;
 mod fences;
 mod forms;
 mod full;
+mod hang_up;
 mod jobs;
 mod keys;
 mod leases;

@@ -124,3 +124,26 @@ async fn an_advance_goes_past_what_a_guard_has_seen() {
     let wrong = json!({ "why": "x", "epoch": 42, "past": 1, "lineage": "x" });
     assert_eq!(rig.post(&key, "leases/daily/advance", wrong).await.refused(400, "invalid")["field"], "lineage");
 }
+
+#[tokio::test]
+async fn a_pause_that_was_not_seen_is_not_ended() {
+    let rig = Rig::start().await;
+    let key = rig.all().await;
+    let held = rig.post(&key, "leases/n/acquire", json!({ "ttl": "60s" })).await.ok();
+    rig.post(&key, "leases/n/release", json!({ "token": held["token"] })).await.ok();
+    let order = |why: &str| json!({ "why": why, "epoch": 1 });
+    let pauses = async |why: &str| {
+        let paused = rig.post(&key, "leases/n/pause", order(why)).await.ok();
+        paused["lease"]["paused"]["pause"].as_str().unwrap().to_owned()
+    };
+    let resume = |pause: &str| json!({ "why": "done", "epoch": 1, "pause": pause });
+    let first = pauses("deploy").await;
+    assert_eq!(rig.get(&key, "leases/n").await.ok()["paused"]["pause"], *first);
+    rig.post(&key, "leases/n/resume", resume(&first)).await.ok();
+    let second = pauses("the database is corrupt").await;
+    rig.post(&key, "leases/n/resume", resume(&first)).await.refused(409, "changed");
+    rig.post(&key, "leases/n/resume", resume("no pause")).await.refused(400, "invalid");
+    assert_eq!(rig.get(&key, "leases/n").await.ok()["paused"]["why"], "the database is corrupt");
+    rig.post(&key, "jobs/n/resume", resume(&second)).await.ok();
+    assert_eq!(rig.get(&key, "leases/n").await.ok()["state"], "free");
+}

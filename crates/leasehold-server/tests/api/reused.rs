@@ -152,3 +152,19 @@ async fn a_name_that_is_spelled_otherwise_is_the_same_request() {
     }
     rig.attempt(&key, "y", "leases/t~y/acquire", take).await.ok();
 }
+
+#[tokio::test]
+async fn another_end_under_a_used_key_is_refused() {
+    let rig = Rig::start().await;
+    let key = rig.all().await;
+    let held = rig.post(&key, "leases/n/acquire", json!({ "ttl": "60s" })).await.ok();
+    let release = |outcome: &str| json!({ "token": held["token"], "outcome": outcome });
+    let others = [release("failed"), release("not_started")];
+    refuses_others(&rig, &key, "leases/n/release", release("succeeded"), &others, "leases/n").await;
+    rig.post(&key, "queues/mail/items", json!({ "items": [{}] })).await.ok();
+    let claimed = rig.post(&key, "queues/mail/claim", json!({ "ttl": "60s" })).await.ok()["items"][0].clone();
+    let item = format!("queues/mail/items/{}", claimed["id"].as_str().unwrap());
+    let fail = |why: &str, is_final: bool| json!({ "token": claimed["token"], "why": why, "final": is_final });
+    let others = [fail("b", false), fail("a", true)];
+    refuses_others(&rig, &key, &format!("{item}/fail"), fail("a", false), &others, &item).await;
+}

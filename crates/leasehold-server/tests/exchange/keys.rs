@@ -109,3 +109,13 @@ async fn the_example_of_the_page_is_as_it_says() {
     let run = run_all(&mut shell, "no key", |language| language.ends_with(" exchange")).await;
     assert_eq!(run, 2, "docs/api.md shows an exchange, and what the key is good for");
 }
+
+#[tokio::test]
+async fn a_subject_turns_no_line_around_where_it_is_shown() {
+    let issuer = Issuer::start();
+    let scene = Scene::start(&issuer).await;
+    let turned = format!("repo{}acme{}", '\u{202e}', '\u{2028}');
+    scene.exchange(&issuer.token(&claims(json!({ "sub": turned })))).await.ok();
+    let made = scene.rig.keys.list().await.unwrap().0.remove(0).unwrap();
+    assert_eq!(made.record.origin.unwrap().subject, "repoacme");
+}

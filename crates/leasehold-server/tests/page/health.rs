@@ -59,7 +59,7 @@ async fn a_process_behind_a_server_is_listed_with_its_key() {
     let mut own = Presence::own(Role::Worker, Some("mail".to_owned()));
     "sandbox-1".clone_into(&mut own.host);
     let key = Key::new(Shelf::Presence, &name("worker/sandbox-1/00"));
-    let via = Via { label: "<b>ci</b>".parse().unwrap(), key: "k3m7q2xa".parse().unwrap() };
+    let via = Via { label: "<b>ci</b>".parse().unwrap(), key: "k3m7q2xa".parse().unwrap(), account: None };
     let now = leases.inspect(&name("any")).await.unwrap().now;
     let own = reported(&own.encode().unwrap(), &key, via, now).unwrap();
     leases.store().document(&key, None, &own.encode().unwrap()).await.unwrap();

@@ -1,7 +1,8 @@
 //! The servers behind one URL: which one is asked, and what happens when it is unreachable.
 //!
 //! Promise: a read tries the next server when one is unreachable; a write does so only
-//! when it certainly was not carried out. A write without an answer is *unknown*.
+//! when it certainly was not carried out. A write without an answer is *unknown*. A renewal waits for none of several servers so
+//! long that the others cannot be asked while the lease is still trusted.
 //! Non-promise: nothing here balances load; the server that answered last is asked again.
 
 use super::config::{Endpoint, KeySource};
@@ -10,7 +11,7 @@ use crate::http::client::untimed;
 use crate::phase::Phase;
 use crate::url::Secret;
 use leasehold_core::wire::{PROTOCOL, SPEAKS};
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result, format_duration, holding};
 use leasehold_system::clock;
 use reqwest::{Client, Method, RequestBuilder};
 use serde::Serialize;
@@ -31,6 +32,8 @@ const MAX_PATIENCE: Duration = Duration::from_secs(6);
 const CALLS: usize = 128;
 /// How many watches are open at once, each on a connection of its own.
 const WATCHES: usize = 256;
+/// The least that a renewal waits for one of several servers, however little trust is left.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The servers of one URL, and the key for them.
 pub(super) struct Connection {
@@ -157,13 +160,14 @@ impl Connection {
             _ => {
                 let unanswered = &self.unanswered[usize::from(phase == Phase::Writing)];
                 let count = unanswered.load(Ordering::Relaxed);
-                let patience = PATIENCE.saturating_mul(count.saturating_add(1)).min(MAX_PATIENCE);
                 let asked = clock::now();
+                let left = holding::until().map(|until| until.saturating_since(asked));
+                let patience = patience(count, left, self.endpoints.len());
                 let answer = timeout(patience, exchange)
                     .await
                     .unwrap_or_else(|_| {
                         unanswered.fetch_add(1, Ordering::Relaxed);
-                        let message = format!("{display_name} did not answer within {} s", patience.as_secs());
+                        let message = format!("{display_name} did not answer within {}", format_duration(patience));
                         Err(Error::new(phase.unanswered(), message))
                     })
                     .map_err(|error| advised(error, &self.endpoints[index]))?;
@@ -182,5 +186,35 @@ impl Connection {
             let message = format!("{display_name} gave an answer that is none of a leasehold server's; check the URL");
             Error::new(phase.unanswered(), message).with_source(e).into()
         })
+    }
+}
+
+/// How long to wait for one of several servers, after so many calls without an answer, if what is renewed is still trusted for so
+/// long. The rest is divided: each of the others can be asked, and the one that answers once more.
+fn patience(unanswered: u32, left: Option<Duration>, servers: usize) -> Duration {
+    let usual = PATIENCE.saturating_mul(unanswered.saturating_add(1)).min(MAX_PATIENCE);
+    let turns = u32::try_from(servers).unwrap_or(u32::MAX).saturating_add(1);
+    left.map_or(usual, |left| usual.min((left / turns).max(LEAST_PATIENCE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_leaves_time_to_ask_the_other_servers() {
+        let (ms, long) = (Duration::from_millis, Duration::from_secs(60));
+        assert_eq!(patience(0, None, 3), PATIENCE);
+        assert_eq!(patience(0, Some(long), 3), PATIENCE);
+        assert_eq!(patience(9, Some(long), 3), MAX_PATIENCE);
+        // Of three servers two do not answer, and the third still has as long as each of them had.
+        for lasts in [ms(1_200), ms(2_000), ms(2_600)] {
+            let mut left = lasts;
+            for unanswered in 0..2 {
+                left -= patience(unanswered, Some(left), 3);
+            }
+            assert!(left >= patience(2, Some(left), 3) && left >= lasts / 2, "{lasts:?}: {left:?}");
+        }
+        assert_eq!(patience(0, Some(Duration::ZERO), 3), LEAST_PATIENCE);
     }
 }

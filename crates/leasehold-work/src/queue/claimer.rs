@@ -22,6 +22,8 @@ use leasehold_core::store::{Watch, Watching};
 use leasehold_core::{Error, HolderId, Kind, Label, Nonce, Result, Ttl, format_duration};
 use leasehold_system::undo::{Fix, is_disabled};
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::time::Duration;
 
 /// How long a listing is used before the line is listed again: a more urgent item may have come.
@@ -137,25 +139,42 @@ impl Claimer {
     /// and a claim that was begun is finished. A store that becomes unreachable, or has no room for another client, is
     /// retried. A store that is unreachable at the first look is an error.
     pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ItemGrant>> {
+        match self.next_unless(limit, std::pin::pin!(std::future::pending::<Infallible>())).await? {
+            Ok(found) => Ok(found),
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, until `over` is: its outcome is returned then. A claim that was begun is finished before.
+    pub async fn next_unless<T>(
+        &mut self,
+        limit: Duration,
+        mut over: Pin<&mut impl Future<Output = T>>,
+    ) -> Result<std::result::Result<Option<ItemGrant>, T>> {
         let clock = self.queue.clock().clone();
         let until = clock.now() + limit;
         let mut is_first = true;
         loop {
             let look_again = match self.claim().await {
-                Ok(Claimed::Item(grant)) => return Ok(Some(*grant)),
+                Ok(Claimed::Item(grant)) => return Ok(Ok(Some(*grant))),
                 Ok(Claimed::Nothing { look_again, .. }) => look_again,
                 Err(error) if clock.now() < until && retries(error.kind(), is_first) => {
                     // Even where a watch would have to be set up: that may have to wait for the store too.
-                    clock.sleep_until((clock.now() + POLL).min(until)).await;
-                    continue;
+                    tokio::select! {
+                        () = clock.sleep_until((clock.now() + POLL).min(until)) => continue,
+                        over = over.as_mut() => return Ok(Err(over)),
+                    }
                 }
                 Err(error) => return Err(error),
             };
             is_first = false;
             if clock.now() >= until {
-                return Ok(None);
+                return Ok(Ok(None));
             }
-            self.wait(look_again.min(until)).await;
+            tokio::select! {
+                () = self.wait(look_again.min(until)) => {}
+                over = over.as_mut() => return Ok(Err(over)),
+            }
         }
     }
 

@@ -269,6 +269,15 @@ impl Queue {
         Ok(())
     }
 
+    /// Adds what a completed item still has to add. None of it is lost if that was begun before.
+    pub async fn finish(&self, id: &ItemId) -> Result<()> {
+        let name = self.item(id.clone());
+        match self.look(&name).await? {
+            Some(known) if !known.record.outbox.is_empty() => self.settle(&name, &known).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Creates the queue's own record if it is missing, and wakes workers that wait.
     pub async fn announce(&self) {
         self.line.wake_workers().await;

@@ -173,7 +173,7 @@ pub async fn events(
     let _turn = match last {
         Some(_) => tokio::select! {
             turn = resuming.turns.clone().acquire_owned() => turn.ok(),
-            problem = waiting.over() => return Err(problem),
+            over = waiting.over() => return Err(over.into()),
         },
         None => None,
     };
@@ -307,7 +307,8 @@ impl Streaming {
                         }
                         Err(RecvError::Closed) => return None,
                     },
-                    problem = stream.waiting.over() => {
+                    over = stream.waiting.over() => {
+                        let problem = Problem::from(over);
                         let why = problem.to_json()["kind"].as_str().map(str::to_owned);
                         let end = EventData::about_the_stream("end", stream.told, why);
                         return Some((Ok(end.to_event(stream.told)), None));

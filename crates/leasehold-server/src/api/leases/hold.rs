@@ -1,8 +1,9 @@
 //! Acquiring, keeping and releasing leases.
 //!
 //! Promise: what is answered as granted is stored. A client that goes away without an `Idempotency-Key` leaves nothing held
-//! behind, as far as the server can tell; with one, its next attempt finds what it was granted. `trust_ms` counts from the
-//! instant at which the client sent the request, however long it waited. Non-promise: nothing is renewed by itself.
+//! behind, as far as the server can tell; with one, its next attempt finds what it was granted, unless its key counts no more.
+//! `trust_ms` counts from the instant at which the client sent the request, however long it waited. Non-promise: nothing is renewed
+//! by itself.
 
 use crate::access::Verb;
 use crate::api::asked::Asked;
@@ -10,7 +11,7 @@ use crate::api::problems::{conflict, no_longer_known, refused};
 use crate::api::reading::{duration, field, instant, optional, read, token, ttl};
 use crate::api::values::{Draining, Report as ReportView, Time, millis};
 use crate::early;
-use crate::serve::{Claimed, Json, Problem, Waiter};
+use crate::serve::{Claimed, Json, Ongoing, Over, Problem, Waiter};
 use axum::body::Bytes;
 use leasehold_core::lease::protocol::{AfterFailure, Report, SlotClaim};
 use leasehold_core::{
@@ -138,7 +139,9 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
         check_remembered(&coordinator, &name, &ask, since).await?;
     }
     let patient = asked.coordinator_of_waiter().await?;
-    let mut pending = Pending { coordinator: patient.clone(), name: name.clone(), ask: ask.clone(), is_over: false };
+    let ongoing = asked.site.ongoing().clone();
+    let mut pending =
+        Pending { coordinator: patient.clone(), ongoing, name: name.clone(), ask: ask.clone(), is_over: false };
     // Its next attempt finds what this one was granted.
     pending.is_over = asked.attempt.is_some();
     // In its place, as everybody else's: whoever is not refused does not wait.
@@ -157,15 +160,20 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
             };
             tokio::select! {
                 acquired = acquiring => acquired,
-                problem = waiting.over() => return Err(problem),
+                over = waiting.over() => {
+                    // Nobody asks again with a key that counts no more.
+                    pending.is_over &= !matches!(over, Over::Denied(_));
+                    return Err(over.into());
+                }
             }
         }
     };
     match acquired {
         Ok(Acquired::Granted(grant)) => {
             pending.is_over = true;
-            if asked.attempt.is_some() {
-                check_same(&grant, &ask)?;
+            match asked.attempt {
+                Some(_) => check_same(&grant, &ask)?,
+                None => asked.unheard.undo_by(withdraw(patient, name.clone(), ask)),
             }
             let (epoch, died) = (grant.token().epoch, !grant.record().found_dead().is_empty());
             asked.site.tally().granted(&asked.namespace, &coordinator, &name, epoch, died);
@@ -203,6 +211,7 @@ async fn check_remembered(leases: &Coordinator, name: &LeaseName, ask: &Ask, sin
 /// An acquisition that nobody has answered yet. Dropped before that, it is given back.
 struct Pending {
     coordinator: Coordinator,
+    ongoing: Ongoing,
     name: LeaseName,
     ask: Ask,
     is_over: bool,
@@ -213,16 +222,17 @@ impl Drop for Pending {
         if self.is_over {
             return;
         }
-        let (coordinator, name, ask) = (self.coordinator.clone(), self.name.clone(), self.ask.clone());
-        tokio::spawn(async move {
-            for attempt in 1..=WITHDRAWALS {
-                match coordinator.withdraw(std::slice::from_ref(&name), &ask).await {
-                    Ok(()) => return,
-                    Err(error) => tracing::debug!("a lease that nobody waits for was not given back: {error}"),
-                }
-                tokio::time::sleep(Duration::from_secs(1) * attempt).await;
-            }
-        });
+        self.ongoing.spawn(withdraw(self.coordinator.clone(), self.name.clone(), self.ask.clone()));
+    }
+}
+
+async fn withdraw(coordinator: Coordinator, name: LeaseName, ask: Ask) {
+    for attempt in 1..=WITHDRAWALS {
+        match coordinator.withdraw(std::slice::from_ref(&name), &ask).await {
+            Ok(()) => return,
+            Err(error) => tracing::debug!("a lease that nobody waits for was not given back: {error}"),
+        }
+        tokio::time::sleep(Duration::from_secs(1) * attempt).await;
     }
 }
 
@@ -351,6 +361,13 @@ pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> 
         }
         Released::Already(before) => {
             asked.site.claimed_nothing(&asked.caller, Claimed::ToChange);
+            if asked.attempt.is_some() && before != outcome {
+                let detail = format!(
+                    "this grant was released before, with the outcome `{}`, and nothing was done now",
+                    before.as_str()
+                );
+                return Err(conflict("key_reused", detail));
+            }
             before
         }
         Released::Lost(refusal) => {

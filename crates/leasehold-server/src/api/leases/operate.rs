@@ -140,25 +140,43 @@ pub async fn pause(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> 
     read::<Decided>(&body)?.order(&asked, &name, &[], Order::Pause).await
 }
 
+/// Why, what was seen, and which pause is to end.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resuming {
+    /// For the lease's history, in one line.
+    why: String,
+    /// The epoch that was seen: another one refuses the order.
+    #[schema(maximum = 9007199254740991_u64)]
+    epoch: u64,
+    /// The pause that was seen, as `paused` names it: another one refuses the order. Without it, the one that is there ends.
+    pause: Option<String>,
+}
+
 /// Lets holders in again.
-#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/resume", tag = "operators", request_body = Decided,
+#[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/resume", tag = "operators", request_body = Resuming,
     responses((status = 200, description = "It can be acquired again.", body = Ordered)))]
 pub async fn resume(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
     let name = target(&asked)?;
-    let decided: Decided = read(&body)?;
-    resume_lease(&asked, &name, decided).await
+    resume_lease(&asked, &name, read(&body)?).await
 }
 
 /// The same for a job, whose pauses are those of its lease.
 pub(in crate::api) async fn resume_lease(
     asked: &Asked,
     name: &LeaseName,
-    decided: Decided,
+    Resuming { why, epoch, pause: named }: Resuming,
 ) -> Result<Json<Ordered>, Problem> {
-    let record = asked.coordinator().await?.inspect(name).await?.record;
-    // One that is not there refuses the order, unless it was this order that ended it.
-    let pause = record.paused.map_or_else(Nonce::random, |mark| mark.nonce);
-    decided.order(asked, name, &[], Order::Resume { pause }).await
+    let pause = match optional("pause", named.clone(), |pause| pause.parse::<Nonce>())? {
+        Some(seen) => seen,
+        None => {
+            let record = asked.coordinator().await?.inspect(name).await?.record;
+            // One that is not there refuses the order, unless it was this order that ended it.
+            record.paused.map_or_else(Nonce::random, |mark| mark.nonce)
+        }
+    };
+    let asked_for: Vec<&str> = named.iter().map(String::as_str).collect();
+    Decided { why, epoch }.order(asked, name, &asked_for, Order::Resume { pause }).await
 }
 
 pub(in crate::api) async fn pause_lease(

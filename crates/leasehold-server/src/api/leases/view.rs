@@ -1,6 +1,6 @@
 //! A lease as answers show it. Nothing here lets anybody act as its holder.
 
-use crate::api::values::{Draining, Holder, Mark, Report, SlotState, Time, millis};
+use crate::api::values::{Draining, Holder, Pause, Report, SlotState, Time, millis};
 use leasehold_core::{FencedMark, Inspection, Ownership, Timestamp, Transfer};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -32,7 +32,7 @@ pub struct LeaseView {
     pub ttl_ms: Option<u64>,
     /// The pause that keeps new holders out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Mark>,
+    pub paused: Option<Pause>,
     /// The request to the holder to finish, while it is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Draining>,
@@ -100,7 +100,7 @@ impl LeaseView {
             granted: tenure.map(|tenure| tenure.granted_at.into()),
             deadline: tenure.map(|tenure| tenure.deadline.into()),
             ttl_ms: tenure.map(|tenure| millis(tenure.ttl.get())),
-            paused: record.paused.as_ref().map(Mark::from),
+            paused: record.paused.as_ref().map(Pause::from),
             drain: record.live_drain(now).map(Draining::from),
             progress: record.progress.as_ref().map(Report::from),
             slot: record.slot.map(SlotState::from),

@@ -9,9 +9,8 @@ use crate::access::seal::Seal;
 use crate::api::asked::Asked;
 use crate::api::reading::{duration, field, read};
 use crate::api::values::Time;
-use crate::serve::{Json, Problem, Waiter};
+use crate::serve::{Json, Problem};
 use axum::body::Bytes;
-use axum::http::StatusCode;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold_core::{Error, LeaseName, Nonce, Timestamp, Who, Why};
@@ -243,27 +242,10 @@ pub struct Acted {
     next: Option<String>,
 }
 
-/// Carries out an order to its end, whether or not the client still waits. It keeps its permit among the requests under way for as
-/// long.
-async fn to_its_end<T: Send + 'static>(
-    permit: Waiter,
-    order: impl Future<Output = T> + Send + 'static,
-) -> Result<T, Problem> {
-    let working = tokio::spawn(async move {
-        let done = order.await;
-        drop(permit);
-        done
-    });
-    working.await.map_err(|_| {
-        let detail = "the order broke off; count again to see what is left";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
-    })
-}
-
 /// Puts back in line what was counted, up to 1000 items at a time.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/bulk/retry", tag = "operators", request_body = Confirmed,
     responses((status = 200, description = "What was done.", body = Acted)))]
-pub async fn retry(asked: Asked, permit: Waiter, body: Bytes) -> Result<Json<Acted>, Problem> {
+pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
     asked.queue_name(Verb::Operate)?;
     let Confirmed { confirm, why } = read(&body)?;
     let why = field("why", Why::named("why", why))?;
@@ -271,12 +253,8 @@ pub async fn retry(asked: Asked, permit: Waiter, body: Bytes) -> Result<Json<Act
     let mut wanted = Confirmation::read(&confirm, &asked, &queue, Act::Retry).await?;
     let after: Option<LeaseName> = field("confirm", wanted.after.clone().map(LeaseName::new).transpose())?;
     let who = asked.who();
-    let (wanted, mut acted, next) = to_its_end(permit, async move {
-        let (acted, next) = retry_all(&queue, &wanted, after, &who, &why).await?;
-        wanted.after = next.as_ref().map(ToString::to_string);
-        Ok::<_, Error>((wanted, acted, next))
-    })
-    .await??;
+    let (mut acted, next) = retry_all(&queue, &wanted, after, &who, &why).await?;
+    wanted.after = next.as_ref().map(ToString::to_string);
     if next.is_some() {
         acted.next = Some(wanted.seal(asked.site.seal().await?, &asked.namespace)?);
     }
@@ -318,31 +296,20 @@ async fn retry_all(
 /// Removes what was counted. The keys of removed items may be used again.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/bulk/purge", tag = "operators", request_body = Confirmed,
     responses((status = 200, description = "What was done.", body = Acted)))]
-pub async fn purge(asked: Asked, permit: Waiter, body: Bytes) -> Result<Json<Acted>, Problem> {
+pub async fn purge(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
     asked.queue_name(Verb::Operate)?;
     let Confirmed { confirm, why } = read(&body)?;
     let why = field("why", Why::named("why", why))?;
     let queue = asked.queue(Verb::Operate).await?;
     let wanted = Confirmation::read(&confirm, &asked, &queue, Act::Purge).await?;
-    let key = asked.caller.key.clone();
-    let done = to_its_end(permit, async move {
-        let (key, queue_name, why) = (key.as_str(), wanted.queue.as_str(), why.as_str());
-        // What is gone has no history to write it in, and a server may be killed before the last item.
-        tracing::info!(
-            key,
-            queue = queue_name,
-            until = wanted.until,
-            with_dead = wanted.with_dead,
-            why,
-            "purging items"
-        );
-        let purged = queue.purge(LEAST_AGE, |state| wanted.covers(state)).await;
-        match &purged {
-            Ok(purged) => tracing::info!(key, queue = queue_name, items = purged.items, why, "purged items"),
-            Err(error) => tracing::warn!(key, queue = queue_name, why, "a purge was interrupted: {error}"),
-        }
-        purged
-    })
-    .await??;
+    let (key, queue_name, why) = (asked.caller.key.as_str(), wanted.queue.as_str(), why.as_str());
+    // What is gone has no history to write it in, and a server may be killed before the last item.
+    tracing::info!(key, queue = queue_name, until = wanted.until, with_dead = wanted.with_dead, why, "purging items");
+    let purged = queue.purge(LEAST_AGE, |state| wanted.covers(state)).await;
+    match &purged {
+        Ok(purged) => tracing::info!(key, queue = queue_name, items = purged.items, why, "purged items"),
+        Err(error) => tracing::warn!(key, queue = queue_name, why, "a purge was interrupted: {error}"),
+    }
+    let done = purged?;
     Ok(Json(Acted { done: done.items as u64, skipped: done.troubles.len() as u64, next: None }))
 }

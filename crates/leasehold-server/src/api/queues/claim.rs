@@ -1,8 +1,8 @@
 //! Claiming items, and keeping them.
 //!
-//! Promise: what is answered as claimed is stored. A client that goes away before it is answered gives back what was claimed for
-//! it, unless it has an `Idempotency-Key` to ask again with. Non-promise: nothing is renewed by itself; a claim that is not
-//! renewed runs out, and the item is given to another.
+//! Promise: what is answered as claimed is stored. A claim that was begun is finished, whoever goes away meanwhile, and given back
+//! if nobody takes the answer, unless the client has an `Idempotency-Key` to ask again with. Non-promise: nothing is renewed by
+//! itself; a claim that is not renewed runs out, and the item is given to another.
 
 use super::recent::Recent;
 use super::view::ClaimView;
@@ -10,9 +10,10 @@ use crate::access::Verb;
 use crate::api::asked::{Asked, key_reused};
 use crate::api::problems::conflict;
 use crate::api::reading::{duration, optional, read, token, ttl};
-use crate::serve::{Json, Problem, Waiter};
+use crate::serve::{Json, Ongoing, Over, Problem, Waiter};
 use axum::Extension;
 use axum::body::Bytes;
+use futures_util::FutureExt;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Checkpoint, Kind, Label, Marker, Nonce, Token};
 use leasehold_work::queue::{Claimed, Claimer, ItemGrant, ItemName, Queue};
@@ -85,7 +86,7 @@ pub async fn claim(
                         turn = tokio::time::timeout(wait.max(TURN), turn.lock_owned()) => turn.map_err(|_| {
                             Problem::overloaded("an earlier attempt at this request is still under way; ask again")
                         })?,
-                        problem = waiting.over() => return Err(problem),
+                        over = waiting.over() => return Err(over.into()),
                     }
                 }
             })
@@ -99,7 +100,7 @@ pub async fn claim(
     }
     let holder = asked.holder(label, Nonce::random());
     let patient = asked.queue_of_waiter().await?;
-    let mut taken = Taken { queue: patient.clone(), grants: Vec::new(), is_over: false };
+    let mut taken = Taken { queue: patient.clone(), ongoing: asked.site.ongoing().clone(), grants: Vec::new() };
     // While it has its permit, as everybody else: whoever finds something does not wait.
     let mut claimer = Claimer::new(queue, None, ttl)?.for_holder(holder.clone());
     if !taken.look(&mut claimer, count, wait.is_zero()).await? {
@@ -108,23 +109,31 @@ pub async fn claim(
             Some(waiting) => waiting,
             None => waiter.begin()?,
         };
-        tokio::select! {
-            filled = async {
-                taken.grants.extend(claimer.next_within(wait).await?);
-                if !taken.grants.is_empty() {
-                    taken.fill(&mut claimer, count).await;
-                }
-                Ok::<_, Problem>(())
-            } => filled?,
-            problem = waiting.over() => return Err(problem),
+        // It ends between claims, and not within one: of that nobody would know what became of it.
+        let mut over = std::pin::pin!(waiting.over());
+        match claimer.next_unless(wait, over.as_mut()).await? {
+            Ok(found) => taken.grants.extend(found),
+            Err(over) => return Err(over.into()),
+        }
+        // Nobody could work on them, or give them back, with a key that counts no more.
+        if let Some(over @ Over::Denied(_)) = over.now_or_never() {
+            return Err(over.into());
+        }
+        if !taken.grants.is_empty() {
+            taken.fill(&mut claimer, count).await;
         }
     }
     if let (Some(request), Some(attempt)) = (&asked.attempt, attempt) {
         let mark = attempt.nonce();
         recent.note(request.nonce(), mark, taken.grants.iter().map(|grant| grant.token().clone()).collect());
     }
-    taken.is_over = true;
-    Ok(Json(Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() }))
+    let claims = Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() };
+    match asked.attempt {
+        None => asked.unheard.undo_by(give_back(taken.queue.clone(), std::mem::take(&mut taken.grants))),
+        // Its next attempt finds them.
+        Some(_) => taken.grants.clear(),
+    }
+    Ok(Json(claims))
 }
 
 /// What an earlier attempt was given, as far as it is still in force.
@@ -150,8 +159,8 @@ async fn again(asked: &Asked, queue: &Queue, tokens: Vec<Token>) -> Result<Json<
 /// What was claimed for a request that is not answered yet. Dropped before that, it is given back.
 struct Taken {
     queue: Queue,
+    ongoing: Ongoing,
     grants: Vec<ItemGrant>,
-    is_over: bool,
 }
 
 impl Taken {
@@ -179,17 +188,18 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        if self.is_over || self.grants.is_empty() {
+        if self.grants.is_empty() {
             return;
         }
-        let (queue, grants) = (self.queue.clone(), std::mem::take(&mut self.grants));
-        tokio::spawn(async move {
-            for grant in grants {
-                if let Err(error) = queue.give_back(&grant).await {
-                    tracing::debug!("an item that nobody waits for runs out by itself: {error}");
-                }
-            }
-        });
+        self.ongoing.spawn(give_back(self.queue.clone(), std::mem::take(&mut self.grants)));
+    }
+}
+
+async fn give_back(queue: Queue, grants: Vec<ItemGrant>) {
+    for grant in grants {
+        if let Err(error) = queue.give_back(&grant).await {
+            tracing::debug!("an item that nobody waits for runs out by itself: {error}");
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::api::values::bytes;
 use crate::serve::{Json, Problem};
 use axum::body::Bytes;
 use leasehold_core::{Error, Kind, Timestamp, Token};
-use leasehold_work::queue::{FollowUp, Item, ItemId, ItemName, Payload, Queue, QueueName, Reason, What};
+use leasehold_work::queue::{Event, FollowUp, Item, ItemId, ItemName, Payload, Queue, QueueName, Reason, State, What};
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::ToSchema;
@@ -63,6 +63,12 @@ pub async fn complete(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Probl
     }
     let queue = asked.queue_of_holder().await?;
     let grant = queue.by_token(&token).await?;
+    if !follow_ups.is_empty() {
+        // What this server cannot add now, because the store goes away, it adds later, also if nobody claims from this queue.
+        let patient = asked.coordinator_of_waiter().await?;
+        let (account, own_queue) = (asked.caller.account(), own_queue.as_str());
+        asked.site.tended().look_after(account, &asked.namespace, &patient, own_queue).await;
+    }
     let ended = queue.complete(&grant, result.clone(), follow_ups.clone()).await;
     if let Ok(item) = &ended
         && !is_same(item, result.as_ref(), &follow_ups)
@@ -129,8 +135,20 @@ pub async fn fail(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> 
     let retry_in = duration("retry_in", body.retry_in, MAX_PAUSE)?;
     let queue = asked.queue_of_holder().await?;
     let grant = queue.by_token(&token).await?;
-    let ended = queue.fail(&grant, why, retry_in, body.is_final).await;
+    let ended = queue.fail(&grant, why.clone(), retry_in, body.is_final).await;
+    if asked.attempt.is_some() && ended.as_ref().is_ok_and(|item| !failed_so(item, &token, &why, body.is_final)) {
+        let detail = "this attempt was failed before, for another reason or not finally, and nothing was done now";
+        return Err(conflict("key_reused", detail));
+    }
     ended_item(&asked, &queue, &token, What::Failed, ended).await
+}
+
+/// Whether an attempt failed so, as far as the item's record shows. One that was final has made it a dead letter, until an order.
+fn failed_so(item: &Item, token: &Token, why: &Reason, is_final: bool) -> bool {
+    let of_attempt = |event: &&Event| event.epoch == token.epoch && event.what == What::Failed;
+    let is_same = |event: &Event| event.why.as_ref() == Some(why);
+    let was_ended = item.epoch != token.epoch || matches!(item.state, State::Dead { .. });
+    item.history.iter().find(of_attempt).is_none_or(is_same) && (!is_final || was_ended)
 }
 
 /// A claim that is given back.
