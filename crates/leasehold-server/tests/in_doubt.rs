@@ -198,9 +198,10 @@ impl Front {
                 let mut stopped = stopped.clone();
                 tokio::spawn(async move {
                     let mut server = TcpStream::connect(server).await.unwrap();
+                    let stopped = async { stopped.wait_for(|is_stopped| *is_stopped).await.map(drop) };
                     tokio::select! {
                         biased;
-                        _ = stopped.wait_for(|is_stopped| *is_stopped) => std::future::pending().await,
+                        _ = stopped => std::future::pending().await,
                         _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
                     }
                 });
@@ -221,7 +222,7 @@ async fn a_holder_with_a_short_ttl_survives_servers_that_hang() {
     let (leases, behind) = (Coordinator::new(store), Coordinator::new(site.behind.clone()));
     let (lease, ask): (LeaseName, _) = ("x".parse().unwrap(), Ask::new(HolderId::new(None), "4s".parse().unwrap()));
     let Acquired::Granted(grant) = leases.acquire(&lease, &ask).await.unwrap() else { panic!("it is free") };
-    let keeper = Keeper::start(leases, grant);
+    let keeper = Keeper::start(leases, *grant);
     fronts[..2].iter().for_each(|front| drop(front.is_stopped.send_replace(true)));
     let deadline = async || behind.inspect(&lease).await.unwrap().record.tenure.unwrap().deadline;
     let (before, mut lost) = (deadline().await, keeper.state());

@@ -806,7 +806,11 @@ async fn no_client_holds_in_the_name_of_another_key() {
     let [victim, thief] = [site.key("*", "hold,work").await, site.key("*", "hold,work,operate").await];
     let id = |key: &str| key[5..13].to_owned();
     let store = site.store(&thief).await;
-    let holder = |key: &str| HolderId { host: format!("key-{}", id(key)), ..HolderId::new(None) };
+    let on = |host: &str| {
+        let new = HolderId::new(None);
+        HolderId::of(host, new.pid(), new.nonce(), new.label().clone())
+    };
+    let holder = |key: &str| on(&format!("key-{}", id(key)));
     let ttl = "90s".parse().unwrap();
     let leases = Coordinator::new(store.clone());
     let error = leases.acquire(&"x".parse().unwrap(), &Ask::new(holder(&victim), ttl)).await.unwrap_err();
@@ -822,8 +826,7 @@ async fn no_client_holds_in_the_name_of_another_key() {
     let error = leases.operate(&"x".parse().unwrap(), by, why, order).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     // Its own name, and that of a machine.
-    let machine = HolderId { host: "key-store".into(), ..HolderId::new(None) };
-    for (name, who) in [("a", holder(&thief)), ("b", machine)] {
+    for (name, who) in [("a", holder(&thief)), ("b", on("key-store"))] {
         let granted = leases.acquire(&name.parse().unwrap(), &Ask::new(who, ttl)).await.unwrap();
         assert!(matches!(granted, Acquired::Granted(_)), "{name}");
     }

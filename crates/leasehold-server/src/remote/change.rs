@@ -72,14 +72,14 @@ pub(super) async fn change(
 
 /// Refuses a holder that says it holds over the API with the key of another: only a server says so.
 fn check_own(caller: &Caller, holder: &HolderId) -> Result<(), Problem> {
-    let Some(key) = holder.host.strip_prefix(Caller::HOST).and_then(|id| id.parse::<KeyId>().ok()) else {
+    let Some(key) = holder.host().strip_prefix(Caller::HOST).and_then(|id| id.parse::<KeyId>().ok()) else {
         return Ok(());
     };
     if key == caller.key {
         return Ok(());
     }
     let detail =
-        format!("a holder on `{}` is one with that key, and this request has another; use another host", holder.host);
+        format!("a holder on `{}` is one with that key, and this request has another; use another host", holder.host());
     Err(Problem::invalid(detail))
 }
 

@@ -183,8 +183,8 @@ fn has_too_many_headers(request: &Request<Incoming>) -> Option<Problem> {
         .then(|| Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
 }
 
-/// Whether a body comes in pieces, and what is wrong with how the request is framed: who believes which would be anybody's guess.
-/// Hyper drops a `Content-Length` beside them.
+/// Whether a body comes in pieces, and what is wrong with how the request is framed. A `Content-Length` beside pieces cannot be
+/// seen here: hyper drops it, and the pieces count.
 fn framing(request: &Request<Incoming>) -> (bool, Option<Problem>) {
     let headers = request.headers();
     let in_pieces = headers.contains_key(TRANSFER_ENCODING);
@@ -253,15 +253,19 @@ impl Connection {
         let mut ending = self.site.ending();
         let service = service_fn(|request: Request<Incoming>| {
             let beat = pulse.beat();
-            let in_pieces = request.headers().contains_key(TRANSFER_ENCODING);
+            let (in_pieces, wrong) = framing(&request);
             let (request, ended) = follow(request);
-            let answering = self.answer(request);
+            let answering = async {
+                match wrong {
+                    Some(problem) => Ok(problem.into_response()),
+                    None => self.answer(request).await,
+                }
+            };
             async move {
                 let mut response = answering.await?;
                 if in_pieces || !ended.get() {
                     // The rest of the body is in the way of the next request, and hyper closes such a connection. Where pieces
-                    // end, somebody in between may have seen another end (hyper drops a `Content-Length` beside them), and the
-                    // next request would be theirs to choose.
+                    // end, somebody in between may have seen another end, and the next request would be theirs to choose.
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 drop(beat);
