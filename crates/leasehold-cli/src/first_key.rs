@@ -1,8 +1,8 @@
 //! The first key, which the first server makes, and the file that it goes to.
 //!
 //! Promise: it is made once, by however many servers, and shown once; one that cannot be shown to anybody is ended. A start that is
-//! killed can be repeated: the key is in a file beside the final one before it counts, `FILE.pending`, and the next start, or
-//! another server of this machine, goes on with that one. A file that is there is not replaced, and a key in it not used again.
+//! killed can be repeated: before the key counts, it is in `FILE.pending`, and the next start, or
+//! another server of this machine, uses that one. A file that is there is not replaced, and a key in it is not used again.
 
 use crate::output;
 use crate::verbs::operate::by;
@@ -62,7 +62,7 @@ struct FirstKeyFile<'a> {
 
 impl<'a> FirstKeyFile<'a> {
     fn new(path: &'a Path) -> Self {
-        FirstKeyFile { path, pending: beside(path, "pending") }
+        FirstKeyFile { path, pending: with_ending(path, "pending") }
     }
 
     async fn fill(&self, keys: &Keys) -> Result<()> {
@@ -106,7 +106,7 @@ impl<'a> FirstKeyFile<'a> {
             return Ok(secret);
         }
         let failed = |e: io::Error| self.cannot("").with_source(e);
-        let (secret, draft) = (Keys::first_secret()?, beside(self.path, &Nonce::random().to_string()));
+        let (secret, draft) = (Keys::first_secret()?, with_ending(self.path, &Nonce::random().to_string()));
         let placed = write(&draft, &secret).and_then(|()| move_to(&draft, &self.pending));
         if placed.is_err() {
             let _ = std::fs::remove_file(&draft);
@@ -142,7 +142,7 @@ impl<'a> FirstKeyFile<'a> {
     }
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(ending);

@@ -223,7 +223,9 @@ async fn a_holder_with_a_short_ttl_survives_servers_that_hang() {
     let (lease, ask): (LeaseName, _) = ("x".parse().unwrap(), Ask::new(HolderId::new(None), "4s".parse().unwrap()));
     let Acquired::Granted(grant) = leases.acquire(&lease, &ask).await.unwrap() else { panic!("it is free") };
     let keeper = Keeper::start(leases, *grant);
-    fronts[..2].iter().for_each(|front| drop(front.is_stopped.send_replace(true)));
+    fronts[..2].iter().for_each(|front| {
+        let _ = front.is_stopped.send_replace(true);
+    });
     let deadline = async || behind.inspect(&lease).await.unwrap().record.tenure.unwrap().deadline;
     let (before, mut lost) = (deadline().await, keeper.state());
     let renewed = async {

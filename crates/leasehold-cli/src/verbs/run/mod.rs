@@ -73,10 +73,7 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             },
         };
         let slot = chosen.map(|chosen| chosen.slot);
-        log::refine(|subject| {
-            subject.slot = slot.map(slot_text);
-            subject.job = slot.map(|_| plan.leases[0].to_string());
-        });
+        log_slot(&plan, slot);
         let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
         (ask.slot, ask.spacing) = (plan.slot.claim(chosen), plan.spacing);
         let taken = tokio::select! {
@@ -129,6 +126,14 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
         }
         before = Some(worst);
     }
+}
+
+/// From now on log lines name this slot, and the job that it is of.
+fn log_slot(plan: &Plan<'_>, slot: Option<Slot>) {
+    log::refine(|subject| {
+        subject.slot = slot.map(slot_text);
+        subject.job = slot.map(|_| plan.leases[0].to_string());
+    });
 }
 
 /// Says what became of the job, where the store does not answer: its error says only that it does not.

@@ -105,10 +105,7 @@ pub async fn claim(
     let mut claimer = Claimer::new(queue, None, ttl)?.for_holder(holder.clone());
     if !taken.look(&mut claimer, count, wait.is_zero()).await? {
         let mut claimer = Claimer::new(patient, None, ttl)?.for_holder(holder);
-        let mut waiting = match waiting {
-            Some(waiting) => waiting,
-            None => waiter.begin()?,
-        };
+        let mut waiting = waiting.map_or_else(|| waiter.begin(), Ok)?;
         // It ends between claims, and not within one: of that nobody would know what became of it.
         let mut over = std::pin::pin!(waiting.over());
         match claimer.next_unless(wait, over.as_mut()).await? {
