@@ -32,6 +32,7 @@ mod targets;
 mod toml_reader;
 mod verbs;
 mod view;
+mod whole_file;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};

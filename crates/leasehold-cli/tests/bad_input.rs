@@ -622,6 +622,32 @@ fn a_read_only_disk_is_refused() {
 }
 
 #[test]
+fn a_full_disk_leaves_no_empty_file_in_the_way_of_the_next_try() {
+    let Some(disk) = SmallDisk::mount("512k") else { return };
+    let home = Home::new(On::Dir);
+    let user = disk.path().join("user");
+    std::fs::create_dir_all(user.join(".config/systemd/user")).unwrap();
+    let file = disk.path().join("leasehold.toml").display().to_string();
+    std::fs::write(home.path("leasehold.toml"), "[[job]]\nname = 'a'\nevery = '1h'\ncommand = 'true'\n").unwrap();
+    let install = || {
+        let mut command = home.leasehold(&["schedule", "install", "--kind", "systemd"]);
+        Done::from(command.env("HOME", &user).output().unwrap())
+    };
+    let unit = user.join(".config/systemd/user/leasehold.service");
+    let names =
+        || std::fs::read_dir(disk.path()).unwrap().count() + std::fs::read_dir(unit.parent().unwrap()).unwrap().count();
+    fill(&disk.path().join("ballast"));
+    let before = names();
+    assert!(home.done(&["init", &file]).expect(78).stderr.contains("cannot write"));
+    assert!(install().expect(78).stderr.contains("cannot write"));
+    assert_eq!(names(), before, "something of it is left");
+    std::fs::remove_file(disk.path().join("ballast")).unwrap();
+    home.done(&["init", &file]).expect(0);
+    install().expect(0);
+    assert!(std::fs::read_to_string(&unit).unwrap().contains("ExecStart="));
+}
+
+#[test]
 fn a_full_disk_is_reported_and_changes_nothing() {
     for scheme in ["sqlite", "dir"] {
         let Some(disk) = SmallDisk::mount("512k") else { return };

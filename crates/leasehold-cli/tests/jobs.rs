@@ -308,6 +308,50 @@ fn a_limit_or_a_specifier_of_systemd_keeps_its_meaning_or_is_noted() {
 }
 
 #[test]
+fn commands_variables_and_outputs_of_systemd_keep_their_meaning_or_are_noted() {
+    let home = Home::new(On::Sqlite);
+    std::fs::create_dir_all(home.path("user")).unwrap();
+    let service = |text: &str| {
+        std::fs::write(home.path("user/a.timer"), "[Timer]\nOnCalendar=*-*-1 04:00\n").unwrap();
+        std::fs::write(home.path("user/a.service"), format!("[Service]\nType=oneshot\n{text}\n")).unwrap();
+        import(&home, "", &["user/a.timer"]).expect(0)
+    };
+    // The first that fails is the last.
+    for (text, expected) in [
+        ("ExecStart=/bin/false ; /bin/true", r#"command = "\"/bin/false\" && \"/bin/true\"""#),
+        (
+            "ExecStart=/bin/a ; /bin/b x\nExecStart=/bin/c",
+            r#"command = "\"/bin/a\" && \"/bin/b\" \"x\" && \"/bin/c\"""#,
+        ),
+        ("ExecStart=/bin/a ';' b", r#"argv = ["/bin/a", ";", "b"]"#),
+    ] {
+        let done = service(text);
+        assert!(done.stdout.lines().any(|line| line == expected), "{text}: {}", done.stdout);
+        assert_eq!(done.stderr.contains("for a shell, which ends at the first"), expected.contains("&&"), "{text}");
+    }
+    // The file's variable is the one that counts, and it may change in the file.
+    std::fs::write(home.path("vars"), "A=fromfile\n").unwrap();
+    let file = home.path("vars").display().to_string();
+    let both = service(&format!("ExecStart=/bin/a\nEnvironment=A=fromunit B=kept\nEnvironmentFile={file}"));
+    assert!(both.stdout.contains("env = { \"B\" = \"kept\" }"), "{}", both.stdout);
+    assert!(both.stderr.contains("line 5: A of Environment= is left out"), "{}", both.stderr);
+    let unread = service("ExecStart=/bin/a\nEnvironment=A=1 B=2\nEnvironmentFile=/missing/file");
+    assert!(unread.stderr.contains("take out of `env` what it sets of A, B"), "{}", unread.stderr);
+    for (text, is_noted) in [
+        ("StandardOutput=append:/var/log/x", true),
+        ("StandardError=file:/var/log/x", true),
+        ("StandardOutput=journal\nStandardError=inherit", false),
+        ("StandardOutput=null", false),
+        ("KillMode=process", true),
+        ("KillMode=mixed", false),
+    ] {
+        let done = service(&format!("ExecStart=/bin/a\n{text}"));
+        let key = text.split('=').next().unwrap();
+        assert_eq!(done.stderr.contains(&format!("{key}= is not carried over")), is_noted, "{text}: {}", done.stderr);
+    }
+}
+
+#[test]
 fn check_says_each_schedule_in_words() {
     let home = Home::new(On::Sqlite);
     jobs(&home, "cron = '*/15 9-17 * * MON-FRI'\ntz = 'Europe/Berlin'\ncommand = 'true'\n");

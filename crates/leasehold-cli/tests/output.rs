@@ -537,6 +537,13 @@ fn a_run_that_is_not_known_is_distinguished_from_one_of_which_nothing_is_kept() 
     says(&["logs", "nightly", "1"], "no output of `nightly`, run `1`, is kept");
     says(&["logs", "nightly", "7"], "no run of `nightly` under epoch 7 is known");
     says(&["logs", "nightly", "2026-11-15T03:00:00Z"], "no run of `nightly` for slot 2026-11-15T03:00:00Z is known");
+    // Of a run that an operator asked for, which claims no slot, the journal knows the slot that `runs` shows.
+    let job = "output = \"kept\"\n[[job]]\nname = \"quiet\"\nevery = \"366d\"\ncommand = \"true\"\n";
+    fs::write(home.path("leasehold.toml"), job).unwrap();
+    home.done(&["schedule", "trigger", "quiet"]).expect(0);
+    let runs = json(home.done(&["runs", "quiet", "--json"]));
+    let slot = runs[0]["slot"].as_str().unwrap();
+    says(&["logs", "quiet", slot], &format!("no output of `quiet`, run `{slot}`, is kept"));
     let id = item_of(&home, &["queue", "add", "mail", "--text", "x"]);
     says(&["logs", "mail", &id], "no output of `mail`, run");
     says(&["logs", "mail", "k.none"], "there is no item");

@@ -374,6 +374,11 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     home.done(&["schedule", "pause", "daily", "--why", "drill"]).expect(0);
     let paused = home.done(&["schedule", "trigger", "daily"]).expect(11);
     assert!(paused.stderr.contains("was paused by"), "{paused:?}");
+    let file = home.read("leasehold.toml");
+    jobs(&home, &format!("{file}busy = 'wait 2s'\n"));
+    let paused = home.done(&["schedule", "trigger", "daily"]).expect(11);
+    assert!(paused.stderr.contains("skipped: "), "it waits for nobody: {paused:?}");
+    jobs(&home, &file);
     home.done(&["schedule", "resume", "daily", "--why", "over"]).expect(0);
     home.done(&["schedule", "trigger", "nobody"]).expect(64);
     home.done(&["schedule", "pause", "nobody", "--why", "a slip of the pen"]).expect(64);

@@ -9,6 +9,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// How far a store's clock may go back without having been set: after a
+/// failover to another server, or while it is adjusted.
+pub const SKEW: Duration = Duration::from_secs(60);
+
 /// A time in the store's clock: milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -51,8 +51,8 @@ struct Spec {
     /// How the last claim ended that its worker ended: epoch, nonce, how.
     ended: Option<(u64, u128, End)>,
     ordered: Option<u128>,
-    /// Who asked to finish, the epoch that was asked, and until when.
-    drain: Option<(u128, u64, u64)>,
+    /// Who asked to finish, the epoch that was asked, until when, and when that was.
+    drain: Option<(u128, u64, u64, u64)>,
     completions: u32,
     /// Whether what the completion adds is still to be added.
     is_owing: bool,
@@ -86,6 +86,14 @@ impl Spec {
         }
     }
 
+    /// Until when it is kept for an operator; a minute ahead is what two servers' clocks may differ by.
+    fn live_drain(&self, now: u64) -> Option<u64> {
+        let drain = self
+            .drain
+            .filter(|(_, epoch, until, asked)| *epoch == self.epoch && now < *until && *asked <= now + 60_000);
+        drain.map(|(_, _, until, _)| until)
+    }
+
     fn step(&mut self, op: Op, now: u64) -> Answer {
         use Answer::{Already, No, Write};
         let ours = |spec: &Spec, claim: (u64, u128)| matches!(spec.life, Life::Claimed { nonce, .. } if (spec.epoch, nonce) == claim);
@@ -99,7 +107,7 @@ impl Spec {
                     Life::Ready | Life::Claimed { .. } => {}
                     Life::Done | Life::Dead | Life::Cancelled => return No("finished"),
                 }
-                if self.drain.is_some_and(|(_, epoch, until)| epoch == self.epoch && now < until) {
+                if self.live_drain(now).is_some() {
                     return No("draining");
                 }
                 self.drain = None;
@@ -169,9 +177,8 @@ impl Spec {
             Op::Drain { nonce, .. } if self.drain.is_some_and(|(asked, ..)| asked == nonce) => return Already,
             Op::Drain { nonce, within } => match self.life {
                 Life::Claimed { deadline, .. } if now < deadline => {
-                    let earlier = self.drain.filter(|(_, epoch, until)| *epoch == self.epoch && now < *until);
-                    let until = earlier.map_or(now + within, |(.., until)| until.max(now + within));
-                    self.drain = Some((nonce, self.epoch, until));
+                    let until = self.live_drain(now).map_or(now + within, |until| until.max(now + within));
+                    self.drain = Some((nonce, self.epoch, until, now));
                 }
                 _ => return No("not claimed"),
             },
@@ -383,12 +390,44 @@ proptest! {
             }
             prop_assert_eq!((item.epoch.get(), life(&item), item.due.map(Timestamp::as_millis), item.tried),
                 (spec.epoch, spec.life, spec.due, spec.tried), "after {:?}", op);
-            let drain = item.drain.as_ref().map(|d| (d.asked().nonce.as_u128(), d.epoch().get(), d.until().as_millis()));
+            let drain = item.drain.as_ref().map(|d| {
+                (d.asked().nonce.as_u128(), d.epoch().get(), d.until().as_millis(), d.asked().at.as_millis())
+            });
             prop_assert_eq!(drain, spec.drain);
             prop_assert_eq!(!item.outbox.is_empty(), spec.is_owing);
             prop_assert!(spec.completions <= 1);
         }
     }
+}
+
+#[test]
+fn a_drain_from_before_the_clock_was_set_back_keeps_nobody_away_and_lends_its_end_to_no_other() {
+    let ahead = T0 + 2 * 3_600_000;
+    let mut item = Item::new(
+        leasehold_core::Lineage::from_u128(1),
+        Payload::default(),
+        Priority::default(),
+        Attempts::default(),
+        at(T0),
+        None,
+    );
+    let mut write = |op, now| match decide(&item, &request(op), at(now)) {
+        Decision::Write(next) => {
+            item = *next;
+            item.clone()
+        }
+        other => panic!("{op:?}: {other:?}"),
+    };
+    write(Op::Claim { nonce: 1, ttl: 5_000 }, ahead);
+    write(Op::Drain { nonce: 60, within: 4_000 }, ahead);
+    let again = write(Op::Drain { nonce: 61, within: 4_000 }, T0);
+    assert_eq!(again.live_drain(at(T0)).map(|drain| drain.until()), Some(at(T0 + 4_000)));
+    write(Op::Drain { nonce: 62, within: 4_000 }, ahead);
+    let given_back = write(Op::Return { claim: (1, 1), wait: None }, T0);
+    // A little ahead is what two servers may differ by.
+    let claim = Op::Claim { nonce: 2, ttl: 1_000 };
+    assert_eq!(answer(&decide(&given_back, &request(claim), at(ahead - 60_000))), Answer::No("draining"));
+    assert_eq!(write(claim, T0).epoch.get(), 2);
 }
 
 /// The histories above are worth something only if they get far: a hand-made one must reach every state.

@@ -100,6 +100,12 @@ pub fn home() -> String {
     format!("{host}-{}", rustix::process::geteuid().as_raw())
 }
 
+/// Whether a folder beside this machine's is the same user's on a machine of another name.
+pub fn is_home_of_this_user(name: &str) -> bool {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    name.rsplit_once('-').is_some_and(|(host, of)| !host.is_empty() && of == user)
+}
+
 /// Where a file of a machine's home is; none if the name leads elsewhere, as a damaged record's may.
 pub fn within(root: &Path, home: &str, file: &str) -> Option<PathBuf> {
     let path = Path::new(home).join(file);

@@ -2,9 +2,8 @@
 
 use crate::args::Init;
 use crate::exit::Exit;
-use crate::output;
+use crate::{output, whole_file};
 use leasehold_core::{Error, Kind, Result};
-use std::io::Write;
 use std::path::Path;
 
 /// Every setting with its default, as a comment, and a job.
@@ -17,9 +16,7 @@ pub fn init(args: &Init) -> Result<Exit> {
     }
     let path = args.path.as_deref().unwrap_or(Path::new("leasehold.toml"));
     let shown = path.display();
-    // It is made, or it was there: nothing that somebody wrote is ever lost.
-    let made = std::fs::File::create_new(path).and_then(|mut file| file.write_all(TEMPLATE.as_bytes()));
-    made.map_err(|e| match e.kind() {
+    whole_file::create(path, TEMPLATE).map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => {
             let message = format!("there is a `{shown}` already; nothing was changed. See `leasehold init --print`");
             Error::new(Kind::Invalid, message)

@@ -124,6 +124,8 @@ fn a_receiver_that_is_gone_is_not_asked_again_and_a_redirect_is_not_followed() {
     receiver.answer(302);
     let done = run(&home, "third", "exit 1").expect(1);
     assert!(done.stderr.contains("answered 302"), "{done:?}");
+    let none = home.done(&["queue", "ls", "leasehold.notify.none"]).expect(0).stderr;
+    assert!(none.contains("no notification waits in `leasehold.notify.none`") && !none.contains("queue add"), "{none}");
     for words in
         [&["queue", "add", "leasehold.notify.ops", "--text", "x"][..], &["queue", "claim", "leasehold.notify.ops"]]
     {

@@ -7,6 +7,7 @@ use super::name::{ItemName, LinePosition, Priority, Section};
 use super::payload::Payload;
 use crate::lease::record::Drain;
 use crate::relocation::Relocation;
+pub use crate::time::SKEW;
 use crate::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
 use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
@@ -18,10 +19,6 @@ pub const KIND: &str = "item";
 pub const EVENTS_KEPT: usize = 24;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
-
-/// How far a store's clock may go back without having been set: after a
-/// failover to another server, or while it is adjusted.
-pub const SKEW: Duration = Duration::from_secs(60);
 
 /// Why an attempt failed.
 pub type Reason = Line<500>;

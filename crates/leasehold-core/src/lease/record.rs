@@ -9,7 +9,7 @@ use crate::lease::transfer::{Outcome, Transfer};
 use crate::nonce::{Lineage, Nonce};
 use crate::relocation::Relocation;
 use crate::text::{Checkpoint, Marker, Who, Why};
-use crate::time::{Timestamp, Ttl};
+use crate::time::{SKEW, Timestamp, Ttl};
 use crate::token::Claim;
 use leasehold_system::undo::{Fix, is_disabled};
 use serde::{Deserialize, Serialize};
@@ -304,9 +304,10 @@ impl Drain {
         self.until
     }
 
-    /// Whether it is in force at `now` for a record of this epoch.
+    /// Whether it is in force at `now` for a record of this epoch. One that was asked in the future, by more than the skew, is
+    /// from a clock that was set back since: it would keep everybody away for longer than was ever asked for.
     pub fn is_live(&self, epoch: Epoch, now: Timestamp) -> bool {
-        self.epoch == epoch && now < self.until
+        self.epoch == epoch && now < self.until && self.asked.at <= now.plus(SKEW)
     }
 }
 

@@ -736,6 +736,20 @@ fn a_clock_that_was_set_back_keeps_nobody_away_for_ever() {
 }
 
 #[test]
+fn a_drain_from_before_the_clock_was_set_back_keeps_nobody_away_and_lends_its_end_to_no_other() {
+    let hours = 2 * 3_600_000;
+    let asked = write(&write(&Ownership::default(), &acquire(1), hours), &operate(9, drain(4)), hours);
+    let free = write(&asked, &release(1, 1, Outcome::Succeeded), 1_000);
+    assert_eq!((free.live_drain(at(1_000)), free.epoch), (None, epoch(1)));
+    assert_eq!(write(&free, &acquire(2), 1_000).epoch, epoch(2));
+    let again = write(&asked, &operate(10, drain(4)), 2_000);
+    assert_eq!(again.live_drain(at(2_000)).map(|drain| drain.until()), Some(at(6_000)));
+    // A little ahead is what two servers may differ by.
+    assert!(matches!(refused(&free, &acquire(2), hours - 60_000), Refusal::Draining(_)));
+    assert_eq!(write(&free, &acquire(2), hours - 60_001).epoch, epoch(2));
+}
+
+#[test]
 fn a_forgotten_lease_leaves_a_tombstone_and_continues_from_its_epoch() {
     let day = Duration::from_secs(86_400);
     let forget = |nonce| operate(nonce, Order::Forget { idle: day });

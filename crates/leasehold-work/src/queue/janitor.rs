@@ -191,13 +191,14 @@ impl Queue {
         }
     }
 
-    /// The same for a claim that is known to have expired.
+    /// The same for a claim that is known to have expired. It is told by the one that ended it: others may have read the same
+    /// record, and a claim of which only the times were set right goes on.
     pub(super) async fn reap_known(&self, name: &ItemName, before: ItemSnapshot) -> Result<Option<State>> {
         let position = self.line.position(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
-            Applied::Yes { written, .. } => {
-                if before.record.tenure().is_some() {
-                    self.tell_expired(name, &before.record, &written.record);
+            Applied::Yes { before: found, written } => {
+                if found.record.tenure().is_some() && written.record.tenure().is_none() {
+                    self.tell_expired(name, &found.record, &written.record);
                 }
                 self.update_line(name, &written, position, None).await?;
                 Ok(Some(written.record.state))
@@ -461,6 +462,54 @@ impl Sweep {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::backlog::{Backlog, OnExpired};
+    use crate::queue::{Claimer, NewItem};
+    use leasehold_core::clock::ManualClock;
+    use leasehold_core::{MemoryStore, Ttl};
+    use std::sync::{Arc, Mutex};
+
+    /// A queue with one claimed item, its store's clock, and the epochs that were told as lost.
+    async fn claimed(ahead: Duration) -> (Queue, ItemName, ManualClock, Arc<Mutex<Vec<u64>>>) {
+        let clock = ManualClock::default();
+        clock.advance(ahead);
+        let store = Arc::new(MemoryStore::with_clock(Arc::new(clock.clone())));
+        let (told, ours) = (Arc::new(Mutex::new(Vec::new())), Arc::new(clock.clone()));
+        let telling = told.clone();
+        let queue = Queue::with_clock(store, "mail".parse().unwrap(), ours)
+            .with_expiry_callback(OnExpired::new(move |expired| telling.lock().unwrap().push(expired.epoch.get())));
+        let name = queue.add(NewItem::default()).await.unwrap().name().clone();
+        let mut worker = Claimer::new(queue.clone(), None, Ttl::new(TTL).unwrap()).unwrap();
+        worker.claim().await.unwrap();
+        (queue, name, clock, told)
+    }
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn the_death_of_a_worker_is_told_once_however_many_found_it() {
+        let (queue, name, clock, told) = claimed(Duration::ZERO).await;
+        clock.advance(TTL + Duration::from_secs(1));
+        let mut lanes = Vec::new();
+        for _ in 0..3 {
+            lanes.push(queue.look(&name).await.unwrap().unwrap());
+        }
+        for seen in lanes {
+            assert!(seen.has_run_out());
+            queue.reap_known(&name, seen).await.unwrap();
+        }
+        assert_eq!(*told.lock().unwrap(), vec![1]);
+    }
+
+    #[tokio::test]
+    async fn a_claim_whose_times_are_set_right_is_not_told_as_lost() {
+        let (queue, name, _, told) = claimed(Duration::from_secs(7_200)).await;
+        let seen = queue.look(&name).await.unwrap().unwrap();
+        let back = Timestamp::from_millis(seen.anchor.now.as_millis() - 7_200_000);
+        let set_back = ItemSnapshot::new(seen.record, seen.revision, Anchor { now: back, ..seen.anchor });
+        let state = queue.reap_known(&name, set_back).await.unwrap();
+        assert!(matches!(state, Some(State::Claimed(_))), "{state:?}");
+        assert!(told.lock().unwrap().is_empty());
+    }
 
     fn failures_until_error(kind: Kind) -> Option<usize> {
         let (mut patience, mut troubles) = (Patience::default(), Vec::new());

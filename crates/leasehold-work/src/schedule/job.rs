@@ -6,7 +6,9 @@
 use crate::schedule::due::CatchUp;
 use crate::schedule::slots::{Schedule, Zone};
 use leasehold_core::secret::WebUrl;
-use leasehold_core::{Error, Kind, LeaseName, Result, Slot, Timestamp, Ttl, format_duration, parse_duration};
+use leasehold_core::{
+    Error, Kind, LeaseName, MAX_NAME_BYTES, Result, Slot, Timestamp, Ttl, format_duration, parse_duration,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -259,7 +261,7 @@ fn parse(table: JobTable) -> Result<Job> {
         return Err(Error::invalid("name", &name, "a job's name does not begin with `-`"));
     }
     Ok(Job {
-        name: LeaseName::to_hold(name)?,
+        name: job_name(name)?,
         schedule,
         timing,
         argv,
@@ -283,6 +285,17 @@ fn parse(table: JobTable) -> Result<Job> {
         late_after: duration("late_after", table.late_after.as_deref())?.unwrap_or(LATE_AFTER),
         ping: field("ping", table.ping.map(|url| url.0.parse()).transpose())?,
     })
+}
+
+/// A job's name is also the beginning of the name of each slot's own lease.
+fn job_name(name: String) -> Result<LeaseName> {
+    let name = LeaseName::to_hold(name)?;
+    let most = MAX_NAME_BYTES - "//".len() - BACKFILL.len() - "20261115T030000Z".len();
+    if name.as_str().len() <= most {
+        return Ok(name);
+    }
+    let form = format!("use at most {most} bytes: `schedule backfill` claims each slot under `NAME/{BACKFILL}/SLOT`");
+    Err(Error::invalid("name", name, form))
 }
 
 /// A start that is delayed past the next slot would be taken for that slot's.
@@ -394,6 +407,18 @@ impl std::fmt::Display for Busy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_jobs_name_leaves_room_for_its_slots() {
+        let named = |bytes: usize| {
+            let (every, command) = (Some("1h".to_owned()), Some("true".to_owned()));
+            Job::read(JobTable { name: Some("n".repeat(bytes)), every, command, ..JobTable::default() }, 1)
+        };
+        let slot = parse_instant("slot", "2026-11-15T03:00:00Z").unwrap();
+        assert!(backfill_lease(&named(174).unwrap().name, slot).is_ok());
+        let refused = named(175).unwrap_err().to_string();
+        assert!(refused.contains("use at most 174 bytes"), "{refused}");
+    }
 
     #[test]
     fn a_backfills_lease_is_known_by_its_name_and_no_other_is() {

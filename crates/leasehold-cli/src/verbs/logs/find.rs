@@ -7,9 +7,10 @@ use crate::run_output::file::{self, Found, Stretch, is_being_written};
 use crate::run_output::layout::{self, Named, RunFile, folder_of, spool_folder};
 use crate::run_output::{Keeping, Size, files_in};
 use leasehold_core::item::{QueueName, State};
-use leasehold_core::{Coordinator, Kind, LeaseName, Result, Transfer};
+use leasehold_core::{Coordinator, Epoch, Kind, LeaseName, Result, Slot, Transfer};
 use leasehold_work::output::{Ring, RunOutput, list};
 use leasehold_work::queue::{ItemId, Queue};
+use leasehold_work::schedule::Journals;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct Chosen {
     pub epoch: u64,
     /// Whom to ask whether it is still running; none for an item of a spool.
     pub held: Option<HeldBy>,
-    pub slot: Option<leasehold_core::Slot>,
+    pub slot: Option<Slot>,
     pub host: Option<String>,
     /// Whether it is still running, and whether that is on this machine.
     pub runs: bool,
@@ -94,7 +95,11 @@ impl Finder<'_> {
             Wanted::Epoch(epoch) => Some(epoch),
             Wanted::Slot(slot) => {
                 let claimed = runs.iter().filter(|run| run.slot == Some(slot)).map(|run| run.epoch.get());
-                claimed.chain(records.iter().filter(|r| r.slot == Some(slot)).map(|r| r.epoch.get())).max()
+                match claimed.chain(records.iter().filter(|r| r.slot == Some(slot)).map(|r| r.epoch.get())).max() {
+                    Some(epoch) => Some(epoch),
+                    // A run that an operator asked for claims no slot; the journal names one for it.
+                    None => journaled(coordinator, lease, slot).await?,
+                }
             }
             Wanted::Newest => match (&live, known.max()) {
                 (Some((epoch, host)), newest) if *host == here || newest.is_none() => Some(*epoch),
@@ -375,6 +380,13 @@ fn with_end(mut stretches: Vec<Stretch>, record: Option<&RunOutput>) -> Vec<Stre
     let known = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
     stretches.push((at.max(end), record.tail.as_bytes().get(known..).unwrap_or_default().to_vec()));
     stretches
+}
+
+/// The epoch of the run that the journal has for a slot.
+async fn journaled(coordinator: &Coordinator, job: &LeaseName, slot: Slot) -> Result<Option<u64>> {
+    let (journal, _) = Journals::new(coordinator.clone()).read(job).await?;
+    let runs = journal.entries.iter().filter(|entry| entry.slot == slot && entry.last.is_none());
+    Ok(runs.filter_map(|entry| entry.epoch).map(Epoch::get).max())
 }
 
 /// The attempt of an item that is still running.

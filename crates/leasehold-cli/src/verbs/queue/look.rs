@@ -11,6 +11,7 @@ use crate::table::table;
 use leasehold_core::store::Range;
 use leasehold_core::{Error, LeaseName, Result, Shelf, Timestamp};
 use leasehold_work::Backlog;
+use leasehold_work::notify::Channel;
 use leasehold_work::queue::Queue;
 use leasehold_work::spool::{Spool, SpoolFolder, SpoolSurvey};
 use leasehold_work::tally::{DeadLetter, Tally, by_reason};
@@ -163,7 +164,10 @@ async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result
         }
     }
     if listed.is_empty() && !queue.is_known().await? {
-        let what = format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name());
+        let what = match Channel::is_reserved(queue.name()) {
+            true => format!("no notification waits in `{}`", queue.name()),
+            false => format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name()),
+        };
         return nothing(context, &what);
     }
     listed.sort_by(|a, b| a.order.cmp(&b.order));

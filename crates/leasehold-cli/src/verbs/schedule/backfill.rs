@@ -29,10 +29,12 @@ const FORGOTTEN_AT_MOST: usize = 10_000;
 
 pub async fn trigger(context: &Context, jobs: &Jobs, name: &str) -> Result<Exit> {
     let job = jobs.named(name)?;
-    let now = context.coordinator().await?.inspect(&job.name).await?.now;
+    let Inspection { record, now, .. } = context.coordinator().await?.inspect(&job.name).await?;
     // Somebody asked for this run: a skip is not what they asked for.
     let mut command = as_slot(context, job, Slot(now))?;
-    match job.busy {
+    // Its `busy` is about an earlier run; a pause ends when somebody resumes the job, and not by itself.
+    let busy = if record.paused.is_some() { Busy::Skip } else { job.busy };
+    match busy {
         Busy::Skip => {}
         Busy::Wait(limit) => drop(command.arg(format!("--wait={}", leasehold_core::format_duration(limit)))),
         Busy::Retry(pause) => drop(command.arg(format!("--retry-after={}", leasehold_core::format_duration(pause)))),

@@ -8,9 +8,9 @@ use super::daemon::LABELS;
 use crate::args::Install;
 use crate::config::{self, Settings, Source};
 use crate::exit::Exit;
-use crate::output;
 use crate::run_output::OUTPUT;
 use crate::supervise::CGROUP;
+use crate::{output, whole_file};
 use leasehold_core::{Error, Kind, Result};
 use std::path::Path;
 
@@ -155,7 +155,7 @@ fn write(service: &Service, force: bool) -> Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(cannot)?;
     }
-    std::fs::write(&path, &service.text).map_err(cannot)?;
+    whole_file::replace(&path, &service.text).map_err(cannot)?;
     output::say(&format!("wrote `{shown}`; {}", service.next));
     Ok(())
 }
@@ -188,9 +188,13 @@ fn systemd(words: &[String], variables: &[(String, String)]) -> Service {
         if is_plain(word) {
             return word.clone();
         }
-        format!("\"{}\"", escaped(word).replace('$', "$$"))
+        format!("\"{}\"", escaped(word))
     };
-    // A `$` is expanded in commands only.
+    // A `$` is expanded in the arguments of commands only: in the path of the program `$$` would be two.
+    let (program, arguments) =
+        words.split_first().map_or((String::new(), words), |(first, rest)| (quoted(first), rest));
+    let command: Vec<String> =
+        std::iter::once(program).chain(arguments.iter().map(|word| quoted(word).replace('$', "$$"))).collect();
     let environment: String =
         variables.iter().map(|(name, value)| format!("Environment=\"{name}={}\"\n", escaped(value))).collect();
     let text = format!(
@@ -215,7 +219,7 @@ RestartSec=5
 [Install]
 WantedBy=default.target
 ",
-        words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+        command.join(" ")
     );
     let next = "start it with: systemctl --user daemon-reload && systemctl --user enable --now leasehold (and, to keep it \
                 running without a login: loginctl enable-linger)";
@@ -253,4 +257,17 @@ fn launchd(words: &[String], variables: &[(String, String)]) -> Service {
     );
     let next = "start it with: launchctl load -w ~/Library/LaunchAgents/leasehold.schedule.plist";
     Service { text, path: "Library/LaunchAgents/leasehold.schedule.plist", next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dollar_sign_is_doubled_in_arguments_and_not_in_the_path_of_the_program() {
+        let words = ["/opt/a$b/leasehold", "schedule", "--file", "/srv/c$d 100%"].map(String::from);
+        let text = systemd(&words, &[]).text;
+        let line = "ExecStart=\"/opt/a$b/leasehold\" schedule --file \"/srv/c$$d 100%%\"";
+        assert!(text.lines().any(|found| found == line), "{text}");
+    }
 }

@@ -2,14 +2,15 @@
 
 use super::calendar::cron_of;
 use super::table::{Command, Imported, Tables, quoted, shown};
-use super::unit::{Setting, Unit, span, words};
+use super::unit::{Setting, Unit, commands, span, words};
 use super::{current_user, home_of};
 use leasehold_core::{Error, Kind, Result, format_duration};
+use leasehold_work::schedule::env_file;
 use std::path::Path;
 use std::time::Duration;
 
 /// Keys that need not be carried over: they say nothing of what is run, or when.
-const SILENT: [&str; 16] = [
+const SILENT: [&str; 13] = [
     "Description",
     "Documentation",
     "After",
@@ -20,12 +21,15 @@ const SILENT: [&str; 16] = [
     "Alias",
     "Unit",
     "SyslogIdentifier",
-    "StandardOutput",
-    "StandardError",
     "RemainAfterExit",
-    "KillMode",
     "DefaultDependencies",
     "RefuseManualStart",
+];
+/// Keys that say nothing of it either with one of these values.
+const SILENT_VALUES: [(&str, &[&str]); 3] = [
+    ("StandardOutput", &["", "inherit", "journal", "null"]),
+    ("StandardError", &["", "inherit", "journal", "null"]),
+    ("KillMode", &["", "control-group", "mixed"]),
 ];
 const CARRIED: [&str; 13] = [
     "OnCalendar",
@@ -89,7 +93,15 @@ pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
         }
     }
     for setting in ["Unit", "Service", "Install"].iter().flat_map(|section| service.section(section)).filter(is_left) {
-        tables.notice(&setting.location, &format!("{}= is not carried over", setting.key));
+        let why = match (setting.key.as_str(), setting.value.as_str()) {
+            (key, value) if SILENT_VALUES.iter().any(|(known, values)| *known == key && values.contains(&value)) => {
+                continue;
+            }
+            ("StandardOutput" | "StandardError", _) => ": output is kept, `leasehold logs` shows it",
+            ("KillMode", _) => ": a run has ended when no process of it is left",
+            _ => "",
+        };
+        tables.notice(&setting.location, &format!("{}= is not carried over{why}", setting.key));
     }
     schedules(&timer, &job, &location, tables);
     Ok(())
@@ -144,9 +156,10 @@ fn command(service: &Unit, path: &Path, home: Option<&str>, tables: &mut Tables)
         return None;
     }
     let mut lines = Vec::new();
-    for start in &starts {
-        let text = start.value.trim_start_matches(['-', '@', ':', '+', '!']);
-        let prefix = &start.value[..start.value.len() - text.len()];
+    let all = starts.iter().flat_map(|start| commands(&start.value).into_iter().map(move |command| (start, command)));
+    for (start, command) in all {
+        let text = command.trim_start_matches(['-', '@', ':', '+', '!']);
+        let prefix = &command[..command.len() - text.len()];
         let Some(mut words) =
             words(text).and_then(|words| words.iter().map(|word| specifiers(word, home)).collect::<Option<Vec<_>>>())
         else {
@@ -168,6 +181,9 @@ fn command(service: &Unit, path: &Path, home: Option<&str>, tables: &mut Tables)
     if starts.len() > 1 {
         let what = "several ExecStart= become one line for a shell, which ends at the first that fails";
         tables.notice(&path.display().to_string(), what);
+    } else if lines.len() > 1 {
+        let what = "the commands of ExecStart= become one line for a shell, which ends at the first that fails";
+        tables.notice(&path.display().to_string(), what);
     }
     let kind = service.last("Service", "Type");
     if let Some(kind) = kind.filter(|kind| !matches!(kind.value.as_str(), "simple" | "exec" | "oneshot")) {
@@ -175,7 +191,7 @@ fn command(service: &Unit, path: &Path, home: Option<&str>, tables: &mut Tables)
         tables.notice(&kind.location, &what);
     }
     let has_variable = lines.iter().flatten().any(|word| word.contains('$'));
-    if let ([words], false) = (&lines[..], has_variable || lines[0].iter().any(|word| word == ";")) {
+    if let ([words], false) = (&lines[..], has_variable) {
         return Some(Command::Words(words.clone()));
     }
     let line = |words: &Vec<String>| words.iter().map(|word| in_shell(word)).collect::<Vec<_>>().join(" ");
@@ -201,9 +217,6 @@ fn specifiers(word: &str, home: Option<&str>) -> Option<String> {
 
 /// A word for a shell, in which only variables are variables.
 fn in_shell(word: &str) -> String {
-    if word == ";" {
-        return ";".into();
-    }
     // `$$` is a dollar sign, and a variable that is a word of its own is split into words.
     if let Some(name) = word.strip_prefix('$').filter(|name| is_name(name)) {
         return format!("${name}");
@@ -262,6 +275,11 @@ fn environment(service: &Unit, job: &mut Imported, home: Option<&str>, tables: &
             }
         }
     }
+    environment_files(service, job, home, tables);
+}
+
+/// There the files take precedence over `Environment=`, and here `env` over `env_file`: what a file sets is left out of `env`.
+fn environment_files(service: &Unit, job: &mut Imported, home: Option<&str>, tables: &mut Tables) {
     for setting in service.all("Service", "EnvironmentFile") {
         let path = setting.value.trim_start_matches('-');
         if path != setting.value {
@@ -271,8 +289,35 @@ fn environment(service: &Unit, job: &mut Imported, home: Option<&str>, tables: &
             );
         }
         match specifiers(path, home) {
-            Some(path) => job.env_file.push(path),
+            Some(path) => {
+                overridden(setting, &path, job, tables);
+                job.env_file.push(path);
+            }
             None => tables.notice(&setting.location, "EnvironmentFile= is not carried over: it has unknown specifiers"),
+        }
+    }
+}
+
+/// Leaves out of `env` what this file sets now, or says that it may set it.
+fn overridden(setting: &Setting, path: &str, job: &mut Imported, tables: &mut Tables) {
+    if job.env.is_empty() {
+        return;
+    }
+    // A pipe would be waited for.
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let text = is_file.then(|| super::read(Path::new(path)).ok()).flatten();
+    let Some(set) = text.and_then(|text| env_file::parse(&text).ok()) else {
+        let names = job.env.keys().map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+        let what = format!(
+            "EnvironmentFile= takes precedence over Environment= there, and here `env` over `env_file`: the file cannot be read \
+             now; take out of `env` what it sets of {names}"
+        );
+        return tables.notice(&setting.location, &what);
+    };
+    for (name, _) in set {
+        if job.env.remove(&name).is_some() {
+            let what = format!("{} of Environment= is left out: the file of EnvironmentFile= sets it", shown(&name));
+            tables.notice(&setting.location, &what);
         }
     }
 }

@@ -83,6 +83,27 @@ fn parse(text: &str, file: &str) -> Vec<Setting> {
     settings
 }
 
+/// The commands of an `ExecStart=`: a semicolon that is a word of its own, without quotes, is between two.
+pub fn commands(text: &str) -> Vec<&str> {
+    let (mut found, mut from, mut quote, mut is_escaped, mut is_start) = (Vec::new(), 0, None, false, true);
+    for (at, c) in text.char_indices() {
+        let was_start = std::mem::replace(&mut is_start, quote.is_none() && !is_escaped && c.is_whitespace());
+        match (c, quote) {
+            _ if is_escaped => is_escaped = false,
+            ('\\', _) => is_escaped = true,
+            (c, Some(end)) if c == end => quote = None,
+            ('"' | '\'', None) => quote = Some(c),
+            (';', None) if was_start && !text[at + 1..].starts_with(|next: char| !next.is_whitespace()) => {
+                found.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(&text[from..]);
+    found.into_iter().map(str::trim).filter(|command| !command.is_empty()).collect()
+}
+
 /// The words of a command line, without their quotes; none if a quote is open or an escape is not known.
 pub fn words(text: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
@@ -153,6 +174,14 @@ mod tests {
         let read = |text| words(text).unwrap();
         assert_eq!(read(r#"/bin/a "b c" 'd "e"' f\sg """#), ["/bin/a", "b c", "d \"e\"", "f g", ""]);
         assert_eq!(words("\"open"), None);
+    }
+
+    #[test]
+    fn only_a_semicolon_that_stands_alone_is_between_two_commands() {
+        assert_eq!(commands("/bin/a x ; -/bin/b ;"), ["/bin/a x", "-/bin/b"]);
+        for one in ["/bin/a ';' b", "/bin/a \" ; \" b", "/bin/a b; c", "/bin/a ;b", "/bin/a \\; b", "/bin/a \\ ; b"] {
+            assert_eq!(commands(one), [one]);
+        }
     }
 
     #[test]
