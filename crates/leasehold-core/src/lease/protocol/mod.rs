@@ -4,7 +4,7 @@
 //! checker, the simulator and the property tests all run this very code.
 //! Non-promise: it does not know whether the next record was stored. Only a store's swap makes it valid.
 //!
-//! Rules, each a property in `tests/protocol.rs` and in the model in `sim/`:
+//! Rules, each a property in `tests/protocol` and in the model in `sim/`:
 //! - a transfer advances the epoch by at least one; nothing else moves it, and nothing moves it down;
 //! - only the holder (epoch and nonce) renews, releases, reports or completes;
 //! - time decides only when somebody else may try; completion and release depend on the epoch alone;
