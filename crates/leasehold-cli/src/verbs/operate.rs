@@ -95,7 +95,7 @@ impl Asked {
         matches!(self, Asked::Revoke | Asked::Advance(_) | Asked::Rewind)
     }
 
-    /// What is said where nobody has ever held the lease: an order in advance may be meant, or a slip of the finger.
+    /// What is said if nobody has ever held the lease: the order may be meant in advance, or the name may be misspelt.
     fn in_advance(&self, record: &Ownership) -> &'static str {
         match self {
             _ if record.epoch != Epoch::ZERO => "",
@@ -140,7 +140,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
     }
 }
 
-/// Carries an order out; after the holder was asked to finish, and had so long for it, if that is given.
+/// Carries an order out; with a time, only after the holder was asked to finish and had that time for it.
 pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Option<Ttl>) -> Result<Exit> {
     let settings = context.settings()?;
     let lease = match asked {
