@@ -45,12 +45,12 @@ impl<T> Run<T> {
 #[must_use = "nothing happens before `run` or `acquire`"]
 pub struct Lease<'a> {
     coordinator: Coordinator,
-    asked: Result<Asked>,
+    asked: Result<LeaseOptions>,
     guards: Vec<&'a dyn Guard>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct LeaseOptions {
     name: LeaseName,
     ttl: Ttl,
     wait: Duration,
@@ -63,7 +63,7 @@ impl<'a> Lease<'a> {
     pub(crate) fn new(coordinator: Coordinator, name: &str) -> Self {
         let asked = || {
             let (name, ttl) = (name.parse()?, TTL.parse()?);
-            Ok(Asked { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None, spacing: None })
+            Ok(LeaseOptions { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None, spacing: None })
         };
         Lease { coordinator, asked: asked(), guards: Vec::new() }
     }
@@ -146,7 +146,7 @@ impl<'a> Lease<'a> {
     }
 
     async fn attempted(self) -> Result<Run<Held>> {
-        let Asked { name, ttl, wait, label, stalls_after, spacing } = self.asked?;
+        let LeaseOptions { name, ttl, wait, label, stalls_after, spacing } = self.asked?;
         let ask = Ask { spacing, ..Ask::new(HolderId::new(label), ttl) };
         let held = match self.coordinator.acquire_within(&[name], &ask, wait).await? {
             Acquired::Granted(grant) => Held::keep(self.coordinator, *grant, stalls_after),
@@ -159,7 +159,7 @@ impl<'a> Lease<'a> {
     }
 
     /// Keeps the first error; later ones make no difference.
-    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Asked, T)) -> Self {
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut LeaseOptions, T)) -> Self {
         self.asked = self.asked.and_then(|mut asked| {
             set(&mut asked, value?);
             Ok(asked)

@@ -39,12 +39,12 @@ use tokio::sync::{mpsc, oneshot};
 #[must_use = "nothing happens before `each`"]
 pub struct Schedule<'a> {
     coordinator: Coordinator,
-    asked: Result<Asked>,
+    asked: Result<JobOptions>,
     guards: Vec<&'a dyn Guard>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct JobOptions {
     name: LeaseName,
     line: String,
     zone: Zone,
@@ -58,7 +58,7 @@ impl<'a> Schedule<'a> {
         let asked = || {
             let (name, ttl) = (name.parse()?, TTL.parse()?);
             let catch_up = CatchUp::default();
-            Ok(Asked { name, line: line.to_owned(), zone: Zone::UTC, ttl, label: None, catch_up })
+            Ok(JobOptions { name, line: line.to_owned(), zone: Zone::UTC, ttl, label: None, catch_up })
         };
         Schedule { coordinator, asked: asked(), guards: Vec::new() }
     }
@@ -116,7 +116,7 @@ impl<'a> Schedule<'a> {
     where
         F: Future<Output = Result<(), E>>,
     {
-        let Asked { name, line, zone, ttl, label, catch_up } = self.asked?;
+        let JobOptions { name, line, zone, ttl, label, catch_up } = self.asked?;
         let job = Arc::new(job(name, work::Schedule::new(&line, zone, None, None)?, catch_up));
         let (begin, mut starts) = mpsc::unbounded_channel();
         let (tell, mut troubles) = mpsc::unbounded_channel();
@@ -150,7 +150,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Asked, T)) -> Self {
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut JobOptions, T)) -> Self {
         self.asked = self.asked.and_then(|mut asked| {
             set(&mut asked, value?);
             Ok(asked)

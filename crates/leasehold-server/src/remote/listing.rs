@@ -18,7 +18,7 @@ const MAX_READS: usize = 20;
 const LEAST_READ: usize = 250;
 
 /// What is asked for, and by whom.
-pub(super) struct Asked<'a> {
+pub(super) struct ListingRequest<'a> {
     pub(super) caller: &'a Caller,
     pub(super) namespace: &'a Namespace,
     pub(super) shelf: Shelf,
@@ -38,7 +38,7 @@ pub(super) struct ListedEntries {
     pub(super) now: Timestamp,
 }
 
-impl Asked<'_> {
+impl ListingRequest<'_> {
     pub(super) async fn find(&self, store: &dyn Store) -> Result<ListedEntries> {
         let start = self.after.map(|after| Key::new(self.shelf, after));
         // What begins in a queue, or at a lineage, is about that one alone, unless the caller may see all others.

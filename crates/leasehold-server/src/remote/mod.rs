@@ -31,7 +31,7 @@ use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
 use leasehold_core::wire::{self, HeldReading, HeldRecord, Listing, Page, Reading, Record};
 use leasehold_core::{Claim, Key, LeaseName, Ownership, Shelf, Timestamp, codec};
-use listing::{Asked, ListedEntries};
+use listing::{ListedEntries, ListingRequest};
 use rules::Subject;
 pub(crate) use rules::name_of;
 pub(crate) use tended::Tended;
@@ -164,7 +164,15 @@ async fn list(
         site.tended().look_after(caller.account(), &namespace, &patient, &queue).await;
     }
     let limit = limit.min(MAX_ENTRIES);
-    let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };
+    let asked = ListingRequest {
+        caller: &caller,
+        namespace: &namespace,
+        shelf,
+        after: after.as_ref(),
+        stopped_at,
+        skip,
+        limit,
+    };
     let ListedEntries { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
     let continued_from = crate::api::cursor::after(&site, &own, stopped_at.as_ref()).await?;
     Ok(Json(Page { entries, more, continued_from, now }))
