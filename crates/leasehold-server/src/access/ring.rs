@@ -67,7 +67,7 @@ pub struct KeyRing(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     keys: Keys,
-    /// The same handle for keys that are known, so that neither strangers nor those who list and make keys delay them.
+    /// Another handle, for keys that are known, so that neither strangers nor those who list and make keys delay them.
     known: Keys,
     remembered: Mutex<Remembered>,
     /// Counts the store's hints: what was asked for before the last one is out of date.
