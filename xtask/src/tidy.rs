@@ -3,6 +3,7 @@
 //! Promise: each complaint names a place and what to do. Non-promise: taste; that is for review.
 
 mod names;
+mod noise;
 
 use crate::lines::without_tests;
 use std::collections::BTreeSet;
@@ -76,6 +77,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     links(root, &mut complaints);
     named_files(root, &mut complaints);
     names::complaints(root, &mut complaints);
+    noise::complaints(root, &mut complaints);
     track_record(root, &mut complaints);
     switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {

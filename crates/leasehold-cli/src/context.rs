@@ -31,7 +31,7 @@ use tokio::sync::OnceCell;
 
 /// Where `run` and `work` tell their command by which token it writes.
 const TOKEN: &str = "LEASEHOLD_TOKEN";
-/// Where `work` tells its command which queue its item is of.
+/// The variable by which `work` tells its command which queue its item belongs to.
 pub const QUEUE: &str = "LEASEHOLD_QUEUE";
 
 /// What one run of the command shares: its settings, and the store, which is opened once.
@@ -176,7 +176,7 @@ impl Context {
         }
         let coordinator = self.granting().await?.clone();
         let (tokens, source) = (self.tokens(&coordinator)?, self.settings()?.store.source.clone());
-        // A write is not refused because somebody cannot be told of it.
+        // A write is not refused only because a message about it cannot be sent.
         let rules = self.settings()?.notify.read_each().0;
         let notifier = Notifier::new(&coordinator, rules, location(self.settings()?));
         Ok(OpenToken { token: token.clone(), tokens, coordinator: Some(coordinator), source, notifier })
@@ -346,7 +346,7 @@ impl OpenToken {
     }
 }
 
-/// What a queue's name on the command line stands for.
+/// The queue or spool that a name on the command line stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A queue in the store.
@@ -432,7 +432,7 @@ pub async fn open_store(url: &StoreUrl) -> Result<Coordinator> {
     Ok(coordinator)
 }
 
-/// The store that everything here has moved to, if it has; none too if that cannot be told.
+/// The store that everything here has moved to, if it has; none also if that is unknown.
 pub async fn moved_to(coordinator: &Coordinator) -> Option<String> {
     let seen = migration::look(coordinator.store().as_ref()).await.ok()?;
     let state = seen.marks.leaving.map(|mark| mark.state)?;

@@ -23,7 +23,7 @@ pub enum Exit {
     Unavailable,
     /// No answer came: perhaps applied, perhaps not.
     Unknown,
-    /// It was done, and could not be told: standard output did not take what there was to print, or the store not how a run
+    /// It was done, but could not be reported: standard output did not take what there was to print, or the store not how a run
     /// ended.
     Unreported,
     /// `run`: the lease was lost while the command ran.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 const FORMS: &str = "file:PATH, folder:PATH, git:REMOTE, sqlite:PATH, postgres://host/db, mysql://user@host/database, s3://bucket/key, \
                      gs://bucket/key, az://container/key or http://PROXY";
 
-/// Where `run` tells its command where the fences on git remotes are.
+/// The variable by which `run` tells its command where the fences on git remotes are.
 pub const FENCE_NAMESPACE: &str = "LEASEHOLD_FENCE_NAMESPACE";
 
 /// Where the fences on git remotes are: as the flag says, or else the environment that `run` set.

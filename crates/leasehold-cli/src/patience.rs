@@ -1,6 +1,6 @@
 //! How long a verb waits for a remote that may not answer.
 //!
-//! Promise: after five seconds the user is told what the verb waits for, on standard error, once (on a terminal: on a line
+//! Promise: after five seconds the user learns what the verb waits for, on standard error, once (on a terminal: on a line
 //! that stays until the wait is over); and no wait outlasts the limit. Non-promise: a thread that is blocked for good, as by a
 //! dead network mount, is not interrupted.
 

@@ -1,6 +1,6 @@
-//! Pings: a monitoring service is told that a run starts and how it ended.
+//! Pings: they tell a monitoring service that a run starts and how it ended.
 //!
-//! Two services' forms are spoken, told apart by the URL. *Healthchecks*, and whatever takes the same: `URL/start`, `URL`
+//! Two services' forms are supported, recognised by the URL. *Healthchecks*, and whatever takes the same: `URL/start`, `URL`
 //! after success, `URL/CODE` after failure, with `rid` for the run and the last lines as the body. *Sentry Crons*, where the
 //! path is `/api/PROJECT/cron/SLUG/KEY/`: `status` and `check_in_id` in the query.
 //!
@@ -13,7 +13,7 @@ use leasehold_core::secret::WebUrl;
 use leasehold_core::{Nonce, Result};
 use std::time::Duration;
 
-/// Where `schedule` tells `run` the URL: arguments are for everybody to see.
+/// The variable by which `schedule` gives `run` the URL, because everybody can see arguments.
 pub const VARIABLE: &str = "LEASEHOLD_PING";
 /// How long the pings of a run may take after its end.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -104,7 +104,7 @@ fn end_of(text: &str) -> Vec<u8> {
 pub struct Pings {
     to: PingUrl,
     run: String,
-    /// Whether the start could be told.
+    /// Whether the start was reported.
     start: tokio::task::JoinHandle<bool>,
 }
 

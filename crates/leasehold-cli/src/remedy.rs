@@ -72,6 +72,7 @@ pub fn words(remedy: &Remedy, store: Option<&str>) -> String {
         Remedy::WriteTheFile => "; single files are for `leasehold write`".into(),
         Remedy::StartServer => "; is `leasehold serve` running there?".into(),
         Remedy::ManageKeys => "; the keys are managed with `leasehold key`".into(),
+        Remedy::ChooseStateFolder => "; give another with --state, or go without one by --no-state".into(),
         // What the library learns to say is put into words here, or is not said.
         _ => String::new(),
     }
@@ -134,6 +135,8 @@ mod tests {
     #[test]
     fn what_servers_need_is_named_by_its_verb() {
         let told = |remedy| told(remedy, "leasehold://h/ci");
+        let state = "gone back; give another with --state, or go without one by --no-state";
+        assert_eq!(told(Remedy::ChooseStateFolder), state);
         assert_eq!(told(Remedy::StartServer), "gone back; is `leasehold serve` running there?");
         assert_eq!(told(Remedy::ManageKeys), "gone back; the keys are managed with `leasehold key`");
     }

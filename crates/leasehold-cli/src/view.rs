@@ -10,10 +10,10 @@ use leasehold_core::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A lease that has been free for so long is of no interest, and may be forgotten.
+/// A lease that has been free for this long is not shown by default, and may be forgotten.
 pub const IDLE: Duration = Duration::from_secs(86_400);
 
-/// Where a lease stands.
+/// The state of a lease.
 pub fn state(lease: &Inspection) -> &'static str {
     if let Some(state) = &lease.record.relocation {
         return state.as_str();
@@ -183,7 +183,7 @@ fn taken(transfer: &Transfer) -> &'static str {
         (Reason::Advanced, Some(_)) => "after advance",
         (Reason::Rewound, None) => "rewound",
         (Reason::Rewound, Some(_)) => "after rewind",
-        (Reason::Triggered, _) => "triggered",
+        (reason, _) => reason.as_str(),
     }
 }
 

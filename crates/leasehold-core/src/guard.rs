@@ -57,6 +57,7 @@ pub enum Policy {
 
 /// Why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rejection {
     /// The resource has seen a newer epoch.
     Stale {

@@ -29,8 +29,8 @@ impl Requests {
         self.times.lock().get(operation).cloned().unwrap_or_default()
     }
 
-    /// What the last call that failed was told, if the store could not be reached or gave no answer: by that, whoever has an
-    /// error knows whether it is the store's.
+    /// The error of the last failed call, if the store could not be reached or did not answer. It shows whether an error that
+    /// somebody has came from the store.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().clone()
     }

@@ -32,7 +32,7 @@ impl Nonce {
         Nonce(self.0.wrapping_add(index as u128))
     }
 
-    /// The number itself.
+    /// The nonce as a number.
     pub const fn as_u128(self) -> u128 {
         self.0
     }

@@ -103,6 +103,8 @@ pub enum Remedy {
     StartServer,
     /// Manage the servers' keys by the command for them.
     ManageKeys,
+    /// Give another folder for the state of this machine, or do without one.
+    ChooseStateFolder,
 }
 
 /// The lineage of the record in the store.

@@ -1,7 +1,7 @@
-//! A store whose troubles are told to the log, and not to those who ask through the server.
+//! A store whose error details go to the log, and not to the server's clients.
 //!
-//! Promise: what kind of failure it was is kept, because programs decide by it. Where the store is, and what its driver says, is
-//! in the log alone. Non-promise: what leasehold itself says about a record, such as that it is damaged, is passed on.
+//! Promise: clients see the kind of a failure, because programs decide by it. The store's address and its driver's message are only
+//! in the log. Non-promise: what leasehold itself says about a record, such as that it is damaged, is passed on.
 
 use crate::outage::Outage;
 use async_trait::async_trait;
@@ -9,7 +9,7 @@ use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, S
 use leasehold_core::{Error, Key, Kind, Result, Shelf};
 use std::sync::Arc;
 
-/// See the module.
+/// A store that hides its error details from clients.
 #[derive(Debug)]
 pub struct Discreet {
     store: Arc<dyn Store>,
@@ -32,7 +32,7 @@ impl Discreet {
     }
 }
 
-/// What is said in place of what a driver says, by kind.
+/// The message in place of the driver's, by kind.
 const NEUTRAL: [(Kind, &str); 4] = [
     (Kind::Unavailable, "this server cannot reach its store now; nothing was done"),
     (Kind::Indeterminate, "this server's store did not answer in time; perhaps it was done, perhaps not"),
@@ -41,13 +41,13 @@ const NEUTRAL: [(Kind, &str); 4] = [
 ];
 const UNUSABLE: &str = "this server cannot use its store now; nothing was done";
 
-/// Whether the log has been told of this failure, and of what the store's driver said.
+/// Whether the driver's message is already in the log, because this failure has one of our messages instead.
 pub fn is_logged(error: &Error) -> bool {
     let said = error.to_string();
     said == UNUSABLE || NEUTRAL.iter().any(|(_, neutral)| said == *neutral)
 }
 
-/// The same failure without its text, which goes to the log.
+/// The same failure without its message, which goes to the log.
 pub fn discreet(error: Error, outage: &Outage) -> Error {
     let neutral = NEUTRAL.iter().find(|(kind, _)| *kind == error.kind());
     match (error.kind(), neutral) {

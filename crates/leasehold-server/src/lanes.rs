@@ -1,9 +1,8 @@
-//! The calls of one store, by how urgent they are.
+//! The calls of one store, by urgency.
 //!
-//! Promise: calls of holders never wait here. Of the others no more are under way at once than the store can do besides, and of
-//! those that begin again for a request that waits only a part: so neither a flood of requests nor thousands of waiters that are
-//! woken together keep a holder from the store, and waiters do not keep out those who ask for the first time. Non-promise: a
-//! store that is slow stays slow.
+//! Promise: calls of holders never wait here. Other calls are limited to what the store can carry out besides, and those of waiting
+//! requests to a part of that. So neither a flood of requests nor thousands of waiters that wake together keep a holder from the
+//! store, and waiters do not keep out new requests. Non-promise: a slow store stays slow.
 
 use async_trait::async_trait;
 use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
@@ -11,22 +10,22 @@ use leasehold_core::{Key, Result, Shelf};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The part of the calls that those who wait may have: one of so many.
+/// Waiting requests may have one in this many of the calls.
 const WAITERS_PART: usize = 4;
 
 /// One store for each kind of caller.
 #[derive(Debug, Clone)]
 pub struct Lanes {
-    /// For those who keep or end what they hold.
+    /// For those who renew or end what they hold.
     pub holders: Arc<dyn Store>,
-    /// For everybody else.
+    /// For those who neither hold something nor wait.
     pub others: Arc<dyn Store>,
-    /// For those who were refused once and wait.
+    /// For those who were refused and wait.
     pub waiters: Arc<dyn Store>,
 }
 
 impl Lanes {
-    /// Lanes of this store, of whose calls others than holders may have `calls` under way at once.
+    /// Lanes to this store, on which callers other than holders may have `calls` calls under way at once.
     pub fn new(store: Arc<dyn Store>, calls: usize) -> Self {
         let all = Arc::new(Semaphore::new(calls.max(1)));
         let waiters = Arc::new(Semaphore::new((calls / WAITERS_PART).max(1)));
@@ -34,7 +33,7 @@ impl Lanes {
         Lanes { holders: lane(Vec::new()), others: lane(vec![all.clone()]), waiters: lane(vec![waiters, all]) }
     }
 
-    /// Whether anybody else has one of them.
+    /// Whether anybody else uses one of them.
     pub fn is_used(&self) -> bool {
         [&self.holders, &self.others, &self.waiters].into_iter().any(|store| Arc::strong_count(store) > 1)
     }
@@ -44,7 +43,7 @@ impl Lanes {
 #[derive(Debug)]
 struct Lane {
     store: Arc<dyn Store>,
-    /// A call takes a permit of each, in this order.
+    /// A call takes one permit of each, in this order.
     turns: Vec<Arc<Semaphore>>,
 }
 
@@ -52,7 +51,7 @@ impl Lane {
     async fn turn(&self) -> Vec<SemaphorePermit<'_>> {
         let mut permits = Vec::with_capacity(self.turns.len());
         for turns in &self.turns {
-            // None is ever closed.
+            // These semaphores are never closed.
             permits.extend(turns.acquire().await);
         }
         permits

@@ -1,12 +1,12 @@
-//! What the log hears of a store that is away: that it is, and when it is back.
+//! Logs that a store is away, and when it is back.
 //!
-//! Promise: however many requests fail, each kind of failure is logged once until the store answers again; that is logged too, with
-//! how often it did not. Non-promise: a store that answers now and then is logged each time.
+//! Promise: however many requests fail, each kind of failure is logged once until the store answers again. That is logged too, with
+//! the number of failures. Non-promise: a store that answers now and then is logged each time.
 
 use leasehold_core::{Error, Kind};
 use std::sync::{Mutex, PoisonError};
 
-/// Since the store answered last.
+/// The failures since the store last answered.
 #[derive(Debug, Default)]
 pub struct Outage(Mutex<Failures>);
 
@@ -18,7 +18,7 @@ struct Failures {
 }
 
 impl Outage {
-    /// It failed: `what` says at what, such as `the store failed`.
+    /// Logs a failure. `what` begins the message, such as `the store failed`.
     pub fn failed(&self, what: &str, error: &Error) {
         let kind = error.kind();
         let is_first = {
@@ -36,7 +36,7 @@ impl Outage {
         }
     }
 
-    /// It answered.
+    /// The store has answered again.
     pub fn over(&self) {
         let count = {
             let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! How often something may happen: so many at once, then one at a time.
 //!
-//! Promise: of what is counted against one mark, no more passes than the burst and one for each interval since.
+//! Promise: no more passes against one mark than the burst, and one for each interval since then.
 
 use leasehold_core::clock::Moment;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts one against `due`, by when all so far would have been due; or else how long to wait for the next.
+    /// Counts one against `due`, the time at which all so far would have been due. If it is too early, returns how long to wait.
     pub fn take(self, due: &mut Moment, now: Moment) -> Result<(), Duration> {
         let ahead = due.saturating_since(now);
         if ahead > self.ahead {

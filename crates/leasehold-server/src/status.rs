@@ -1,8 +1,8 @@
-//! A small listener for what machines ask of a running process: its numbers, and whether it is well.
+//! A small listener for machines that ask a running process for its metrics and its health.
 //!
-//! Promise: bounded. A client has [`PATIENCE`] to ask and to take its answer, there are [`CONNECTIONS`] at once, and one more
-//! is told so. A path that is not there, or another method than GET and HEAD, has a plain answer. Nothing is logged.
-//! Non-promise: no encryption and no password: it is for a private address.
+//! Promise: bounded. A client has [`PATIENCE`] to send its request and to read the answer. [`CONNECTIONS`] clients are served at
+//! once; one more is told that there are too many. An unknown path, or another method than GET and HEAD, has a plain answer.
+//! Nothing is logged. Non-promise: there is no encryption and no password; use a private address.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -27,17 +27,17 @@ use tokio::sync::Semaphore;
 pub const CONNECTIONS: usize = 128;
 /// How long one may take, from its connection to the end of its answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How long one may take to ask.
+/// How long one may take to send its request.
 const ASKING: Duration = Duration::from_secs(5);
 /// The longest head of a request.
 const MAX_HEAD: usize = 16 * 1024;
-/// How long to pause when no connection can be taken.
+/// How long to pause when no connection can be accepted.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\
                       content-length: 36\r\n\r\ntoo many connections; try again soon";
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address(SocketAddr);
 
@@ -63,7 +63,7 @@ impl Address {
         !self.0.ip().is_loopback()
     }
 
-    /// Listens there.
+    /// Starts to listen on this address.
     pub async fn listen(self) -> Result<Listener> {
         let cannot = |e: std::io::Error| {
             let taken = "; another process listens there: give each process an address of its own";
@@ -76,35 +76,35 @@ impl Address {
     }
 }
 
-/// An answer.
+/// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// Whether all is well: 200, or 503.
     pub is_well: bool,
-    /// What kind of text it is.
+    /// The media type of the text.
     pub kind: &'static str,
-    /// The text.
+    /// The body of the answer.
     pub text: String,
 }
 
 impl Page {
-    /// Plain text.
+    /// An answer in plain text.
     pub fn plain(is_well: bool, text: impl Into<String>) -> Self {
         Page { is_well, kind: "text/plain; charset=utf-8", text: text.into() }
     }
 }
 
-/// What is asked for, and answered.
+/// The pages of a listener.
 #[async_trait]
 pub trait Pages: fmt::Debug + Send + Sync + 'static {
-    /// The paths there are.
+    /// The paths of the pages.
     fn paths(&self) -> &'static [&'static str];
 
-    /// The answer for one of them.
+    /// The page at one of these paths.
     async fn page(&self, path: &'static str) -> Page;
 }
 
-/// What listens.
+/// A listener on an address.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
@@ -117,7 +117,7 @@ impl Listener {
         self.address
     }
 
-    /// Answers, for as long as it is polled.
+    /// Serves while it is polled.
     pub async fn serve(self, pages: Arc<dyn Pages>) {
         let (permits, turned_away) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Semaphore::new(CONNECTIONS)));
         loop {
@@ -178,7 +178,7 @@ async fn answer(request: &Request<Incoming>, pages: &dyn Pages) -> Response<Full
     response
 }
 
-/// Says that there are too many. What was asked is read first: a connection that is closed on unread bytes loses the answer.
+/// Answers that there are too many. The request is read first, because closing a connection with unread bytes loses the answer.
 async fn turn_away(mut stream: TcpStream) {
     let mut head = [0; 4096];
     let _ = stream.read(&mut head).await;

@@ -203,7 +203,22 @@ fn stand_in(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> u16 {
 }
 
 fn error_body(code: &str) -> String {
-    format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"said by the server"}}"#)
+    error_saying(code, "said by the server")
+}
+
+fn error_saying(code: &str, message: &str) -> String {
+    format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{code}","message":"{message}"}}"#)
+}
+
+#[tokio::test]
+async fn a_record_that_is_too_large_is_known_by_what_the_service_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = "Item size has exceeded the maximum allowed size";
+    let port = stand_in(move |_| (400, error_saying("ValidationException", said)));
+    let store = open(&url(port, folder.path())).await.unwrap();
+    let error = store.swap(&key("x"), None, b"x").await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains(said), "{error}");
 }
 
 #[tokio::test]

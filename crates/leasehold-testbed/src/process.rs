@@ -15,7 +15,7 @@ use std::time::Duration;
 /// One that takes longer to answer is blocked; nothing in the tests needs a tenth of it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Such a process.
+/// A process of a test, in a role of its own.
 #[derive(Debug)]
 pub struct Process {
     child: Child,

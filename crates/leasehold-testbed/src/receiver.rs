@@ -1,9 +1,9 @@
 //! Services that are told of runs, written from their documentation, and stricter than they are.
 //!
-//! Promise: what they would not take, or would take for something else, is answered with an error and is not counted as
-//! heard. *Healthchecks* ([pinging API]): `/UUID`, `/UUID/start`, `/UUID/log`, `/UUID/CODE` with a code from 0 to 255, `rid` in the canonical
-//! form of a UUID, at most 100 kB. *Sentry Crons* ([check-ins over HTTP]): `/api/PROJECT/cron/SLUG/KEY/` with `status` and
-//! `check_in_id`. *Webhooks* ([Standard Webhooks]): a POST of JSON whose signature is right and whose time is now.
+//! Promise: what they would not take, or would take for something else, is answered with an error and is not counted as heard.
+//! *Healthchecks* ([pinging API]): `/UUID`, `/UUID/start`, `/UUID/log`, `/UUID/CODE` with a code from 0 to 255, `rid` in the
+//! canonical form of a UUID, at most 100 kB. *Sentry Crons* ([check-ins over HTTP]): `/api/PROJECT/cron/SLUG/KEY/` with `status`
+//! and `check_in_id`. *Webhooks* ([Standard Webhooks]): a POST of JSON whose signature is right and whose time is now.
 //!
 //! [pinging API]: https://healthchecks.io/docs/http_api/
 //! [check-ins over HTTP]: https://docs.sentry.io/product/crons/getting-started/http/
@@ -37,7 +37,7 @@ pub enum Service {
     Webhooks(String),
 }
 
-/// What was taken.
+/// A request that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     /// What it means: `start`, `success`, `log`, a code; a status; the type of a webhook's event.

@@ -39,7 +39,7 @@ pub(crate) struct Member {
     ended: Option<(u64, i32)>,
 }
 
-/// All of them.
+/// Every actor of a run.
 #[derive(Debug)]
 pub(crate) struct Fleet(pub Vec<Member>);
 

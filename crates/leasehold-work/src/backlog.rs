@@ -59,7 +59,7 @@ impl Debug for OnExpired {
 /// Everything that a worker needs to know about an item that it has claimed.
 #[derive(Debug)]
 pub struct Attempt {
-    /// The item's id.
+    /// The id of the claimed item.
     pub id: ItemId,
     /// The proof to show to guards.
     pub token: Token,
@@ -74,7 +74,7 @@ pub struct Attempt {
 /// A payload, or the file that contains it.
 #[derive(Debug)]
 pub enum Content {
-    /// The bytes themselves.
+    /// The payload in memory.
     Bytes(Vec<u8>),
     /// A file of the spool, which may be of any size.
     File(PathBuf),
@@ -127,13 +127,13 @@ impl ItemView {
 /// An operator's order.
 #[derive(Debug)]
 pub struct Ordered {
-    /// Who orders it.
+    /// The operator.
     pub by: Who,
     /// Why, for the item's history.
     pub why: Why,
     /// The item's epoch on which it was decided; the order is refused at any other. None if it does not matter.
     pub if_epoch: Option<Epoch>,
-    /// What to do.
+    /// The order itself.
     pub order: Order,
 }
 
@@ -142,7 +142,7 @@ pub struct Ordered {
 pub struct Asking {
     /// The operator, as histories name them.
     pub by: Who,
-    /// The operator's reason.
+    /// The operator's reason, for the item's history.
     pub why: Why,
     /// The item's epoch on which it was decided; the request is refused at any other. None if it does not matter.
     pub if_epoch: Option<Epoch>,
@@ -291,7 +291,7 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// Asks the worker that has claimed the item to finish within a time, in which
     /// nobody else can claim it. Returns the item; none if nobody has claimed it.
     async fn ask_to_finish(&self, _: &ItemId, _: Asking) -> Result<Option<Item>> {
-        let message = "a spool cannot ask its workers to finish; nothing was changed. Send the worker SIGTERM, or leave --drain out";
+        let message = "a spool cannot ask its workers to finish; nothing was changed. Send the worker SIGTERM, or do it without asking";
         Err(Error::new(Kind::Unsupported, message))
     }
 

@@ -1,11 +1,11 @@
-//! Why a lease could not be acquired: somebody has it or had it just now, or an operator keeps everybody out. Not an error.
+//! Why a lease could not be acquired: somebody holds it or held it just now, or an operator has paused it. Not an error.
 
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{Epoch, Error, HolderId, Kind, LeaseName, Timestamp, format_duration};
 use std::fmt;
 use std::time::Duration;
 
-/// Who has the lease, or who keeps everybody out of it.
+/// Who holds the lease, or who has paused it.
 #[derive(Debug, Clone)]
 pub struct Busy {
     lease: LeaseName,
@@ -14,7 +14,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// An error if that is a refusal which waiting does not end.
+    /// An error if it is a refusal that waiting does not end.
     pub(crate) fn new(lease: LeaseName, refusal: Refusal, now: Timestamp) -> Result<Self, Error> {
         match refusal {
             Refusal::Held { .. } | Refusal::Paused(_) | Refusal::Draining(_) | Refusal::TooSoon { .. } => {
@@ -58,7 +58,7 @@ impl Busy {
         matches!(self.refusal, Refusal::Paused(_))
     }
 
-    /// The error of whoever asked for the lease itself.
+    /// The same as an error, for a caller that needs the lease.
     pub(crate) fn into_error(self) -> Error {
         Error::new(Kind::Contended, self.to_string()).with_holder(self.holder().cloned())
     }

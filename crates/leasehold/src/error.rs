@@ -1,3 +1,3 @@
-//! What an [`Error`](crate::Error) is about, beyond its kind, and how a program with commands of its own words what would help.
+//! The details of an [`Error`](crate::Error) beyond its kind, and how a program puts the remedy into words of its own.
 
 pub use leasehold_core::{Reason, Remedy, StoredLineage, Words, put_into_words};

@@ -1,7 +1,7 @@
 //! Guards: places that are written to, and that refuse stale writers.
 //!
-//! A guard is sealed when the lease is acquired ([`Lease::guard`](crate::Lease::guard)). From then on, whoever held the lease
-//! before can write there no longer, however late it wakes up.
+//! A guard is sealed when the lease is acquired ([`Lease::guard`](crate::Lease::guard)). From then on an earlier holder can no
+//! longer write there, however late it wakes up.
 //!
 //! | guard | feature | writes with |
 //! |---|---|---|
@@ -12,9 +12,8 @@
 //! | `object` | `object` | `put(&held, bytes, content_type)` |
 //!
 //! # Writing a guard
-//! Implement [`Guard`]. Compare with [`seal`] and [`admit`], and nothing else: they are the one predicate by which a resource
-//! refuses a token. Apply the write and remember what they give in one atomic step; if the resource cannot, say so in its
-//! [`Strength`].
+//! Implement [`Guard`]. Decide by [`seal`] and [`admit`] alone: they are the one predicate by which a resource refuses a token.
+//! Apply the write and store what they return in one atomic step; if the resource cannot do that, say so in its [`Strength`].
 
 pub use leasehold_core::guard::*;
 
@@ -39,7 +38,7 @@ pub use leasehold_guards::object;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use leasehold_guards::sql;
 
-/// A guard for one file, which need not exist; the folder around it must. Each write replaces it whole.
+/// A guard for one file, which need not exist; the folder around it must. Each write replaces the whole file.
 ///
 /// # Errors
 /// None today; a path that cannot be guarded is refused when it is sealed.
@@ -48,7 +47,7 @@ pub fn file(path: impl Into<std::path::PathBuf>) -> crate::Result<FileGuard> {
     FileGuard::new(path, Policy::Reentrant)
 }
 
-/// A guard for a folder, which need not exist; the folder around it must. Each publish replaces it at one stroke.
+/// A guard for a folder, which need not exist; the folder around it must. Each publish replaces the whole folder in one step.
 ///
 /// # Errors
 /// None today; a path that cannot be guarded is refused when it is sealed.
@@ -57,10 +56,10 @@ pub fn folder(path: impl Into<std::path::PathBuf>) -> crate::Result<FolderGuard>
     FolderGuard::new(path, Policy::Reentrant)
 }
 
-/// A guard for what this lease pushes to a remote: its name in the repository that we are in, a URL or a path.
+/// A guard for what this lease pushes to a remote: a remote's name in the current repository, a URL or a path.
 ///
 /// # Errors
-/// [`Kind::Invalid`](crate::Kind::Invalid) if that is no remote.
+/// [`Kind::Invalid`](crate::Kind::Invalid) if it is not a remote.
 #[cfg(feature = "git")]
 pub fn git(remote: &str) -> crate::Result<GitGuard> {
     GitGuard::new(remote, Policy::Reentrant)

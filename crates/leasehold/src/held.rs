@@ -1,7 +1,7 @@
 //! A lease that is held, and renewed in the background.
 //!
-//! Promise: [`Tenure::lost`] resolves before anybody else can be granted the lease, if this process runs. Non-promise: a
-//! process that does not run is told nothing; that is what guards are for.
+//! Promise: [`Tenure::lost`] resolves before anybody else can be granted the lease, if this process is running. Non-promise: a
+//! process that is not running learns nothing; that is what guards are for.
 
 #[cfg(feature = "work")]
 use leasehold_core::Slot;
@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long lies between two attempts to tell a store that is away.
+/// The pause between two attempts to reach a store that is away.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// A lease that is held. Dropped, it is no longer renewed, and runs out after its TTL: nobody else is granted it before.
-/// [`Held::release`] makes it free at once.
+/// A lease that is held. When it is dropped, it is no longer renewed and expires after its TTL: nobody else is granted it
+/// before then. [`Held::release`] frees it at once.
 ///
-/// A guard takes `&held` where it wants a token.
+/// A guard takes `&held` where it expects a token.
 #[derive(Debug)]
 #[must_use = "dropped, it is no longer renewed, and runs out after its TTL"]
 pub struct Held {
@@ -31,10 +31,10 @@ pub struct Held {
     keeper: Keeper,
 }
 
-/// The time from one grant of a lease to its end, as seen by the work that is done in it. It can be cloned and passed on; it
-/// does not keep the lease, whoever made it does.
+/// The time from one grant of a lease to its end, as the work sees it. It can be cloned and passed on. A clone does not keep
+/// the lease: the [`Held`] or the run that it came from does.
 ///
-/// A guard takes `&tenure` where it wants a token.
+/// A guard takes `&tenure` where it expects a token.
 #[derive(Debug, Clone)]
 pub struct Tenure {
     coordinator: Coordinator,
@@ -79,7 +79,7 @@ impl Held {
         Held { tenure, keeper }
     }
 
-    /// What the work is given.
+    /// What the work receives.
     pub(crate) fn tenure(&self) -> Tenure {
         self.tenure.clone()
     }
@@ -87,8 +87,8 @@ impl Held {
     /// Releases the lease, and says how the work went. While the store is away, it retries for as long as the lease lasts.
     ///
     /// # Errors
-    /// [`Kind::Lost`] if it was already lost: nothing was changed then. Otherwise what the store said last; the lease runs
-    /// out by itself.
+    /// [`Kind::Lost`] if it was already lost; then nothing was changed. Otherwise the store's last error; the lease expires by
+    /// itself.
     pub async fn release(self, outcome: Outcome) -> Result<()> {
         let token = self.token.clone();
         if let KeeperState::Lost(loss @ Loss::OutOfTime(_)) = &*self.state.borrow() {
@@ -124,7 +124,7 @@ impl Held {
         }
     }
 
-    /// Seals each guard. Whatever goes wrong, nothing was begun, and the lease is given back.
+    /// Seals each guard. If one fails, no work has begun, and the lease is given back.
     pub(crate) async fn seal(self, guards: &[&dyn Guard]) -> Result<Result<Self, Loss>> {
         let sealing = async {
             for guard in guards {
@@ -140,7 +140,7 @@ impl Held {
         match sealed {
             Ok(()) => Ok(Ok(self)),
             Err(error) => {
-                // Best effort: what cannot be released runs out.
+                // Best effort: a lease that cannot be released expires.
                 let _ = self.end(Outcome::NotStarted).await;
                 Err(error)
             }
@@ -149,7 +149,7 @@ impl Held {
 }
 
 impl Tenure {
-    /// The proof to show to guards, and to pass on to whoever works under this lease.
+    /// The proof to show to guards, and to pass on to others who work under this lease.
     pub fn token(&self) -> &Token {
         &self.token
     }
@@ -159,18 +159,18 @@ impl Tenure {
         self.token.epoch
     }
 
-    /// What the last one to set a checkpoint left for whoever comes next.
+    /// The latest checkpoint that an earlier holder left.
     pub fn previous_checkpoint(&self) -> Option<&str> {
         self.checkpoint.as_ref().map(Checkpoint::as_str)
     }
 
-    /// The slot that this run is for, as RFC 3339 in UTC, if it is a schedule's.
+    /// The slot that this run is for, as RFC 3339 in UTC; none if it belongs to no schedule.
     #[cfg(feature = "work")]
     pub fn slot(&self) -> Option<String> {
         self.slot.map(leasehold_work::schedule::slot_text)
     }
 
-    /// A key that is the same for each attempt to do this work: that of the slot, or of this acquisition if there is none.
+    /// A key that is the same for each attempt at this work: the slot's key, or this acquisition's if there is no slot.
     #[cfg(feature = "work")]
     pub fn idempotency_key(&self) -> String {
         match self.slot {
@@ -179,7 +179,7 @@ impl Tenure {
         }
     }
 
-    /// Says how far the work has come: one line of at most 200 bytes.
+    /// Reports how far the work has come: one line of at most 200 bytes.
     ///
     /// # Errors
     /// [`Kind::Lost`] if the lease was already lost.
@@ -188,7 +188,7 @@ impl Tenure {
         self.report(report).await
     }
 
-    /// Leaves what the next holder needs to carry on from here: any text of at most 4096 bytes. It counts as progress.
+    /// Stores what the next holder needs to continue from here: any text of at most 4096 bytes. It counts as progress.
     ///
     /// # Errors
     /// [`Kind::Lost`] if the lease was already lost.
@@ -203,8 +203,8 @@ impl Tenure {
         Ok(())
     }
 
-    /// Resolves when an operator asks for the lease (`leasehold revoke --drain`): finish the work by the time in the request,
-    /// after which it is taken away. It is renewed meanwhile. Never resolves if nobody asks.
+    /// Resolves when an operator asks the holder to finish (`leasehold revoke --drain`). Finish the work by the time in the
+    /// request: then the lease is taken away. Until then it is renewed. Never resolves if nobody asks.
     ///
     /// ```no_run
     /// # async fn step() -> bool { true }
@@ -230,7 +230,7 @@ impl Tenure {
     }
 }
 
-/// How the one who renews lost it, when that has happened.
+/// Waits until the keeper has lost the lease; returns how.
 pub(crate) async fn lost(state: &watch::Receiver<KeeperState>) -> Loss {
     let mut state = state.clone();
     loop {
@@ -263,7 +263,7 @@ impl AsRef<Token> for Tenure {
     }
 }
 
-/// How long a store that is away is told something: as long as the grant is trusted.
+/// Retries a call while the store is away, for as long as the grant is trusted.
 pub(crate) struct Patience {
     clock: Arc<dyn Clock>,
     until: Moment,
@@ -275,7 +275,7 @@ impl Patience {
         Patience { clock: clock.clone(), until, said: None }
     }
 
-    /// What this attempt came to; none if it is worth another.
+    /// The result of this attempt; none if it is worth trying again.
     pub(crate) async fn attempt<T>(&mut self, attempt: impl Future<Output = Result<T>>) -> Option<Result<T>> {
         let silent = || Error::new(Kind::Indeterminate, "the store did not answer while the lease lasted");
         tokio::select! {

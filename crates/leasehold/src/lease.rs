@@ -13,24 +13,24 @@ use leasehold_core::{
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-/// How long a lease lasts unless renewed, where nobody says: as with the command.
+/// How long a lease lasts unless renewed, if no TTL is set: the same as for the command.
 pub(crate) const TTL: &str = "90s";
 
 /// How a run went. There is no fourth way, so a `match` needs no other arm.
 #[derive(Debug)]
 #[must_use = "the work may have been skipped, or stopped in the middle"]
 pub enum Run<T> {
-    /// The work is done, and this is what it gave.
+    /// The work is done, and this is its result.
     Ran(T),
     /// Nothing was started: somebody else holds the lease.
     Skipped(Busy),
-    /// The lease was lost, and the work was stopped, or was over before that was known. What it wrote through guards after
+    /// The lease was lost. The work was stopped, or ended before the loss was known. What it wrote through guards after
     /// somebody else was granted the lease was refused.
     Lost(Loss),
 }
 
 impl<T> Run<T> {
-    /// What the work gave, if it was done.
+    /// The result of the work, if it was done.
     pub fn ran(self) -> Option<T> {
         match self {
             Run::Ran(value) => Some(value),
@@ -39,18 +39,18 @@ impl<T> Run<T> {
     }
 }
 
-/// A lease that is asked for. It is acquired by [`run`](Lease::run) or [`acquire`](Lease::acquire), which also give the first
-/// thing that was wrong with what was set before.
+/// A lease to be acquired, by [`run`](Lease::run) or [`acquire`](Lease::acquire). These also return the first error in the values
+/// that were set before.
 #[derive(Debug)]
 #[must_use = "nothing happens before `run` or `acquire`"]
 pub struct Lease<'a> {
     coordinator: Coordinator,
-    asked: Result<Asked>,
+    asked: Result<LeaseOptions>,
     guards: Vec<&'a dyn Guard>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct LeaseOptions {
     name: LeaseName,
     ttl: Ttl,
     wait: Duration,
@@ -63,52 +63,53 @@ impl<'a> Lease<'a> {
     pub(crate) fn new(coordinator: Coordinator, name: &str) -> Self {
         let asked = || {
             let (name, ttl) = (name.parse()?, TTL.parse()?);
-            Ok(Asked { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None, spacing: None })
+            Ok(LeaseOptions { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None, spacing: None })
         };
         Lease { coordinator, asked: asked(), guards: Vec::new() }
     }
 
-    /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`. It is renewed every third of
-    /// that. If this process dies, nobody else can start before it is over.
+    /// How long the lease lasts unless renewed: from `1s` to `24h`, by default `90s`. It is renewed every third of that. If this
+    /// process dies, nobody else can start before that time is over.
     pub fn ttl(self, ttl: &str) -> Self {
         self.set(lifetime(ttl), |asked, value| asked.ttl = value)
     }
 
-    /// How long to wait for whoever has it: not at all if nobody says. `10m`, `1h30m`.
+    /// How long to wait while somebody else holds it, such as `10m` or `1h30m`. By default it does not wait.
     pub fn wait(self, limit: &str) -> Self {
         self.set(duration("wait", limit), |asked, value| asked.wait = value)
     }
 
-    /// What the holder calls itself; the machine's name if nobody says. At most 64 bytes; need not be unique.
+    /// What the holder calls itself, by default the machine's name. At most 64 bytes; need not be unique.
     pub fn label(self, label: &str) -> Self {
         self.set(Label::named("label", label), |asked, value| asked.label = Some(value))
     }
 
-    /// Not again within this time since the last run began, whoever ran it and however it ended: what is too soon is skipped, and
-    /// not waited for. `10m`, `1h30m`.
+    /// The least time between the starts of two runs, such as `10m` or `1h30m`, whichever process ran the last one and however it
+    /// ended. A run that would start too soon is skipped; it does not wait.
     pub fn min_interval(self, spacing: &str) -> Self {
         self.set(duration("min_interval", spacing), |asked, value| asked.spacing = Some(value))
     }
 
-    /// Gives the lease up when there was no [`Tenure::progress`] for so long. Without this, work that hangs holds it as long as
-    /// the process lives.
+    /// Gives the lease up after this time without a call of [`Tenure::progress`]. Without a limit, work that hangs holds the lease
+    /// for as long as the process lives.
     pub fn progress_timeout(self, limit: &str) -> Self {
         self.set(duration("progress_timeout", limit), |asked, value| asked.stalls_after = Some(value))
     }
 
-    /// Shuts every earlier holder out of this resource before the work begins. Any number of them.
+    /// Shuts every earlier holder out of this resource before the work begins. May be called for several resources.
     pub fn guard(mut self, guard: &'a dyn Guard) -> Self {
         self.guards.push(guard);
         self
     }
 
-    /// Runs this work under the lease, and releases the lease with its outcome: succeeded, or failed if it gave an error.
+    /// Runs this work under the lease, and releases the lease with its outcome: succeeded, or failed if it returned an error.
     ///
-    /// If the lease is lost, the work is dropped at its next await. If the store cannot be told that the work is over, the
-    /// value is given all the same, and the lease runs out by itself. Work that panics leaves it to run out too.
+    /// If the lease is lost, the work is dropped at its next await. If the lease cannot be released
+    /// afterwards, the result is returned all the same, and the lease expires by itself. It also expires if the work panics.
     ///
     /// # Errors
-    /// The work's own, or ours turned into it: what was set is wrong, the store could not be asked, or a guard refused.
+    /// The work's own errors, and ours converted to that type: a value that was set is wrong, the store could not be reached, or a
+    /// guard refused.
     pub async fn run<T, E, F>(self, work: impl FnOnce(Tenure) -> F) -> Result<Run<T>, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -127,7 +128,7 @@ impl<'a> Lease<'a> {
     /// Acquires the lease, to be released by hand.
     ///
     /// # Errors
-    /// [`Kind::Contended`] if somebody else had it for as long as we waited; its [`Error::holder`] says who. Otherwise those of
+    /// [`Kind::Contended`] if somebody else held it for as long as we waited; [`Error::holder`] says who. Otherwise those of
     /// [`run`](Lease::run).
     pub async fn acquire(self) -> Result<Held> {
         match self.attempt().await? {
@@ -137,15 +138,15 @@ impl<'a> Lease<'a> {
         }
     }
 
-    /// Acquires and seals. From the first answer of the store on, the grant is kept.
+    /// Acquires and seals. The grant is renewed from the moment at which the store has granted it.
     ///
-    /// Boxed, for the compiler could not tell that it can be sent to another thread.
+    /// Boxed, because otherwise the compiler cannot prove that the future is `Send`.
     fn attempt(self) -> Pin<Box<dyn Future<Output = Result<Run<Held>>> + Send + 'a>> {
         Box::pin(self.attempted())
     }
 
     async fn attempted(self) -> Result<Run<Held>> {
-        let Asked { name, ttl, wait, label, stalls_after, spacing } = self.asked?;
+        let LeaseOptions { name, ttl, wait, label, stalls_after, spacing } = self.asked?;
         let ask = Ask { spacing, ..Ask::new(HolderId::new(label), ttl) };
         let held = match self.coordinator.acquire_within(&[name], &ask, wait).await? {
             Acquired::Granted(grant) => Held::keep(self.coordinator, *grant, stalls_after),
@@ -157,8 +158,8 @@ impl<'a> Lease<'a> {
         })
     }
 
-    /// The first thing that is wrong is remembered; what comes after it makes no difference.
-    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Asked, T)) -> Self {
+    /// Keeps the first error; later ones make no difference.
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut LeaseOptions, T)) -> Self {
         self.asked = self.asked.and_then(|mut asked| {
             set(&mut asked, value?);
             Ok(asked)
@@ -170,7 +171,7 @@ impl<'a> Lease<'a> {
 /// Runs work under a lease that is held, and releases it.
 pub(crate) async fn under<T, E>(held: Held, work: impl Future<Output = Result<T, E>>) -> Result<Run<T>, E> {
     let ended = {
-        // Dropped with this block: before the lease is released, and, if we are dropped, before it is no longer renewed.
+        // Dropped with this block: before the lease is released or, if this future is dropped, before renewing stops.
         let mut work = pin!(work);
         tokio::select! {
             biased;
@@ -180,7 +181,7 @@ pub(crate) async fn under<T, E>(held: Held, work: impl Future<Output = Result<T,
     };
     match ended {
         Err(loss) => {
-            // Only work that stalled still has it; what has moved on needs no word of ours.
+            // Only a stalled holder still has the lease. One that has moved on needs no release.
             if let Loss::Stalled { .. } = loss {
                 let _ = held.end(Outcome::Lost).await;
             }

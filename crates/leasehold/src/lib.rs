@@ -45,28 +45,28 @@
 //! ```
 //!
 //! # Dropping and cancelling
-//! There is one rule: **what is dropped is no longer renewed, and runs out after its TTL.** It is not released, because
-//! work that was cut off may have left something running, and only time tells when that is over.
+//! There is one rule: **what is dropped is no longer renewed, and expires after its TTL.** It is not released, because work that
+//! was cut off may have left something running, and only the TTL bounds how long.
 //!
 //! - Dropping a [`Held`] stops its renewals. Nobody else is granted the lease before its TTL is over.
 //! - Dropping the future of [`Lease::run`] drops the work first and the renewals after it.
-//! - Dropping the future of [`Lease::acquire`] leaves nothing held, or a grant that nobody knows of and that runs out.
-//! - Dropping the future of [`Held::release`] leaves it released, or running out.
+//! - Dropping the future of [`Lease::acquire`] leaves nothing held, or a grant that nobody uses and that expires.
+//! - Dropping the future of [`Held::release`] leaves the lease released, or about to expire.
 //!
-//! So each of them may be used in `select!` and `timeout`, at every await.
+//! So all of them can be used in `select!` and `timeout`, and dropped at every await.
 //!
 //! # What stops a future
-//! When the lease is lost, [`Lease::run`] drops the future at its next await. Code that does not come to an await, and
-//! tasks and threads that it started, go on: for what they write there are guards.
+//! When the lease is lost, [`Lease::run`] drops the future at its next await. Code that never reaches an await, and tasks and
+//! threads that it started, continue to run. Guards refuse what those write.
 //!
 //! # Runtime
-//! Renewals are a task of the tokio runtime in which the lease was acquired. A runtime that is blocked for longer than the
+//! Leases are renewed by a task of the tokio runtime in which they were acquired. A runtime that is blocked for longer than the
 //! TTL loses its leases.
 //!
 //! # Features
 //! `sqlite`, `dir`, `file`, `folder` and `work` (queues and schedules) are on by default. Other stores: `postgres`, `mysql`,
-//! `redis`, `etcd`, `nats`, `object`, `dynamodb`, `firestore`, `durable`. Other guards: `git`, `mcp`, and with their stores
-//! `postgres`, `mysql`, `object`. `full` has them all.
+//! `redis`, `etcd`, `nats`, `object`, `dynamodb`, `firestore`, `durable`, and `remote` for a server. Other guards: `git`,
+//! `mcp`, and with their stores `postgres`, `mysql`, `object`. `full` has them all.
 //!
 //! # Where to look
 //! - [`guard`]: what can be written to under a lease, and how to write a guard of your own.

@@ -1,6 +1,6 @@
 //! Queues: items that wait in a store, and are completed once each.
 //!
-//! Promise: at most one accepted completion per item, and what a completion adds is added if and only if it counts.
+//! Promise: at most one completion of an item is accepted, and what a completion adds is added if and only if it counts.
 //! Non-promise: work may be done more than once, if a worker dies or stalls. The item's token tells guards which attempt
 //! counts, and its [idempotency key](Attempt::idempotency_key) is the same for each.
 //!
@@ -31,7 +31,7 @@ use std::ops::Deref;
 use std::pin::pin;
 use tokio::sync::watch;
 
-/// A queue of one store. Clones share it.
+/// A queue in one store. Clones share the store.
 #[derive(Debug, Clone)]
 pub struct Queue {
     queue: work::Queue,
@@ -39,7 +39,7 @@ pub struct Queue {
     label: Option<Label>,
 }
 
-/// What [`Queue::add`] came to.
+/// The result of [`Queue::add`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
     id: String,
@@ -47,12 +47,12 @@ pub struct Added {
 }
 
 impl Added {
-    /// The item's id: that of the earlier item if there was one with this key.
+    /// The item's id; if there was already an item with this key, that one's.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// False if there is an item with this key already; nothing was added then.
+    /// False if there was already an item with this key; then nothing was added.
     pub const fn is_new(&self) -> bool {
         self.is_new
     }
@@ -65,18 +65,18 @@ impl Queue {
         Ok(Queue { queue, ttl: TTL.parse()?, label: None })
     }
 
-    /// The same queue, claiming for so long unless renewed: `90s` if nobody says.
+    /// The same queue, with this TTL for claims, by default `90s`.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if that is not from `1s` to `24h`.
+    /// [`Kind::Invalid`] if it is not from `1s` to `24h`.
     pub fn with_ttl(self, ttl: &str) -> Result<Self> {
         Ok(Queue { ttl: lifetime(ttl)?, ..self })
     }
 
-    /// The same queue, claiming under this name; the machine's if nobody says.
+    /// The same queue, claiming under this label, by default the machine's name.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if that is not one line of at most 64 bytes.
+    /// [`Kind::Invalid`] if it is not one line of at most 64 bytes.
     pub fn with_label(self, label: &str) -> Result<Self> {
         Ok(Queue { label: Some(Label::named("label", label)?), ..self })
     }
@@ -84,31 +84,31 @@ impl Queue {
     /// Adds an item: a payload of at most 48 KiB, or a [`NewItem`].
     ///
     /// # Errors
-    /// [`Kind::Invalid`] for a wrong item; otherwise what the store said.
+    /// [`Kind::Invalid`] for a wrong item; otherwise the store's error.
     pub async fn add(&self, item: impl Into<NewItem>) -> Result<Added> {
         let added = self.queue.add(item.into().item?).await?;
         Ok(Added { id: added.name().id.to_string(), is_new: matches!(added, work::Added::New(_)) })
     }
 
-    /// One who claims items, one after the other.
+    /// A worker, which claims items one after the other.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the store's clock cannot tell a TTL so short.
+    /// [`Kind::Invalid`] if the TTL is too short for the store's clock.
     pub fn worker(&self) -> Result<Worker> {
         let claimer = Claimer::new(self.queue.clone(), self.label.clone(), self.ttl)?;
         Ok(Worker { claimer })
     }
 
-    /// Claims the next item, if one can be claimed now. A [`Worker`] does it at less cost, and can wait.
+    /// Claims the next item, if one can be claimed now. A [`Worker`] costs less, and can wait.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error.
     pub async fn claim(&self) -> Result<Option<Claimed>> {
         self.worker()?.claim_within("0s").await
     }
 }
 
-/// An item that is to be added. What was wrong with what it was given is said when it is added.
+/// An item to be added. An error in its values is returned when it is added.
 #[derive(Debug)]
 pub struct NewItem {
     item: Result<work::NewItem>,
@@ -121,31 +121,31 @@ impl NewItem {
         NewItem { item }
     }
 
-    /// Not to be claimed for so long.
+    /// How long it waits before it can be claimed, such as `10m`.
     #[must_use]
     pub fn delay(self, delay: &str) -> Self {
         self.set(duration("delay", delay), |item, value| item.delay = value)
     }
 
-    /// How urgent it is: 0 to 9, higher first; 5 if nobody says.
+    /// How urgent it is: 0 to 9, higher first; 5 by default.
     #[must_use]
     pub fn priority(self, priority: u8) -> Self {
         self.set(priority.try_into(), |item, value| item.priority = value)
     }
 
-    /// How often it is tried at most: 5 times if nobody says.
+    /// How often it is tried at most: 5 times by default.
     #[must_use]
     pub fn attempts(self, most: u32) -> Self {
         self.set(Ok(most), |item, value| item.attempts.most = value)
     }
 
-    /// Added only if no item of the queue has this key.
+    /// Adds it only if no item of the queue has this key.
     #[must_use]
     pub fn key(self, key: &str) -> Self {
         self.set(key.parse(), |item, value| item.key = Some(value))
     }
 
-    /// The first thing that is wrong is remembered.
+    /// Keeps the first error.
     fn set<T>(self, value: Result<T>, set: impl FnOnce(&mut work::NewItem, T)) -> Self {
         let item = self.item.and_then(|mut item| {
             set(&mut item, value?);
@@ -173,38 +173,38 @@ impl From<Vec<u8>> for NewItem {
     }
 }
 
-/// Claims items, one after the other. It remembers what it has seen of the line, so keep it.
+/// Claims items, one after the other. Keep it: it remembers what it has seen of the queue's line.
 #[derive(Debug)]
 pub struct Worker {
     claimer: Claimer,
 }
 
 impl Worker {
-    /// Waits for the next item. Dropping the future claims nothing, or what runs out after its TTL.
+    /// Waits for the next item. A dropped future has claimed nothing, or an item whose claim expires after its TTL.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error.
     pub async fn claim(&mut self) -> Result<Claimed> {
         let grant = self.claimer.next().await?;
         Ok(self.keep(grant))
     }
 
-    /// The same for so long at most: `10s`; `0s` does not wait.
+    /// The same, at most for this long, such as `10s`; `0s` does not wait.
     ///
     /// # Errors
-    /// What the store said.
+    /// The store's error.
     pub async fn claim_within(&mut self, limit: &str) -> Result<Option<Claimed>> {
         let limit = duration("limit", limit)?;
         let grant = self.claimer.next_within(limit).await?;
         Ok(grant.map(|grant| self.keep(grant)))
     }
 
-    /// Waits for the next item, does this work for it, and completes it; or fails the attempt, if the work gave an error.
+    /// Waits for the next item, does this work for it, and completes it. If the work returns an error, the attempt has failed.
     ///
     /// If the item is lost, the work is dropped at its next await. It is never [`Run::Skipped`].
     ///
     /// # Errors
-    /// The work's own, or ours turned into it. If the store could not be told that the work is done, the item is tried again.
+    /// The work's own errors, and ours converted to that type. If the completion could not be stored, the item is tried again.
     pub async fn run<T, E, F>(&mut self, work: impl FnOnce(Attempt) -> F) -> Result<Run<T>, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -212,7 +212,7 @@ impl Worker {
     {
         let item = self.claim().await?;
         let ended = {
-            // Dropped with this block: before the item is completed, and, if we are dropped, before it is no longer renewed.
+            // Dropped with this block: before the item is completed or, if this future is dropped, before renewing stops.
             let mut work = pin!(work(item.attempt.clone()));
             tokio::select! {
                 biased;
@@ -241,10 +241,10 @@ impl Worker {
     }
 }
 
-/// An item that is claimed, and renewed in the background. Dropped, it is no longer renewed, and goes back to the queue after
-/// its TTL.
+/// A claimed item, whose claim is renewed in the background. When it is dropped, the claim is no longer renewed, and the item
+/// goes back to the queue after the TTL.
 ///
-/// A guard takes `&item` where it wants a token.
+/// A guard takes `&item` where it expects a token.
 #[derive(Debug)]
 #[must_use = "dropped, it is no longer renewed, and goes back to the queue after its TTL"]
 pub struct Claimed {
@@ -252,10 +252,10 @@ pub struct Claimed {
     keeper: Keeper<KeptItem<work::Queue>>,
 }
 
-/// One attempt at an item, as seen by the work that is done in it. It can be cloned and passed on; it does not keep the item,
-/// whoever claimed it does.
+/// One attempt at an item, as the work sees it. It can be cloned and passed on. A clone does not keep the claim: the [`Claimed`]
+/// or the worker that it came from does.
 ///
-/// A guard takes `&attempt` where it wants a token.
+/// A guard takes `&attempt` where it expects a token.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     queue: work::Queue,
@@ -295,7 +295,7 @@ impl Attempt {
         self.grant.item().progress.as_ref()?.checkpoint.as_ref().map(Checkpoint::as_str)
     }
 
-    /// Says how far the work has come: one line of at most 200 bytes.
+    /// Reports how far the work has come: one line of at most 200 bytes.
     ///
     /// # Errors
     /// [`Kind::Lost`] if the item was already lost.
@@ -304,7 +304,7 @@ impl Attempt {
         self.queue.progress(self.token(), report).await
     }
 
-    /// Leaves what the next attempt needs: any text of at most 4096 bytes.
+    /// Stores what the next attempt needs to continue: any text of at most 4096 bytes.
     ///
     /// # Errors
     /// [`Kind::Lost`] if the item was already lost.
@@ -313,8 +313,9 @@ impl Attempt {
         self.queue.progress(self.token(), report).await
     }
 
-    /// Resolves when an operator asks for the item (`leasehold queue cancel --drain`): finish the work, or give the item back, by
-    /// the time in the request, after which it is taken away. It is renewed meanwhile. Never resolves if nobody asks.
+    /// Resolves when an operator asks the worker to finish (`leasehold queue cancel --drain`). Finish the work, or give the item
+    /// back, by the time in the request: then the item is taken away. Until then the claim is renewed. Never resolves if nobody
+    /// asks.
     pub async fn asked_to_finish(&self) -> Drain {
         leasehold_core::asked_to_finish(&self.asked).await
     }
@@ -329,8 +330,8 @@ impl Claimed {
     /// Completes it.
     ///
     /// # Errors
-    /// [`Kind::Fenced`] if it was already lost: it is not completed then. Otherwise what the store said last; the item is
-    /// tried again after its TTL.
+    /// [`Kind::Fenced`] if it was already lost; then it is not completed. Otherwise the store's last error; the item is tried
+    /// again after its TTL.
     pub async fn complete(self) -> Result<()> {
         self.complete_with(None::<Vec<u8>>, Vec::new()).await
     }
@@ -345,7 +346,7 @@ impl Claimed {
         self.end(Ending::Completed(result, items)).await
     }
 
-    /// Gives the attempt up, and says why. The item is tried again after a pause, or becomes a dead letter.
+    /// Ends the attempt as failed, with a reason. The item is tried again after a pause, or becomes a dead letter.
     ///
     /// # Errors
     /// Those of [`complete`](Claimed::complete).
@@ -353,7 +354,7 @@ impl Claimed {
         self.end(Ending::Failed(Reason::lossy(why, "failed"), false)).await
     }
 
-    /// Gives it up for good: it becomes a dead letter.
+    /// Makes the item a dead letter, with a reason: it is not tried again.
     ///
     /// # Errors
     /// Those of [`complete`](Claimed::complete).
@@ -361,7 +362,7 @@ impl Claimed {
         self.end(Ending::Failed(Reason::lossy(why, "failed"), true)).await
     }
 
-    /// Gives it back untried, for another to claim.
+    /// Gives the item back untried, for another worker to claim.
     ///
     /// # Errors
     /// Those of [`complete`](Claimed::complete).
@@ -369,7 +370,7 @@ impl Claimed {
         self.end(Ending::GivenBack).await
     }
 
-    /// Stops renewing, and tells the queue for as long as the claim is trusted.
+    /// Stops renewing, and records the end. Retries for as long as the claim is trusted.
     async fn end(self, ending: Ending) -> Result<()> {
         let Claimed { attempt: Attempt { queue, .. }, keeper } = self;
         let grant = keeper.stop().await;
@@ -384,9 +385,9 @@ impl Claimed {
 
 /// How an attempt ends.
 enum Ending {
-    /// With a result, and what follows from it.
+    /// Completed, with a result and follow-up items.
     Completed(Option<Payload>, Vec<work::NewItem>),
-    /// Why, and whether for good.
+    /// Failed: the reason, and whether it is final.
     Failed(Reason, bool),
     GivenBack,
 }

@@ -1,7 +1,7 @@
-//! Schedules: a job that is due at certain times, and each of its slots run once in the whole fleet.
+//! Schedules: jobs that are due at certain times, each slot of which is run once in the whole fleet.
 //!
-//! Promise: a slot is claimed in the same write as the lease, so two machines can never both run it; it is the store's clock
-//! that says what is due. Non-promise: a slot starts when a machine is there to start it, and one whose machine died is run
+//! Promise: a slot is claimed in the same write as the lease, so two machines can never both run it. The store's clock decides
+//! which slots are due. Non-promise: a slot starts only when a machine is there to start it, and one whose machine died is run
 //! again.
 //!
 //! ```no_run
@@ -33,18 +33,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// A job that is due at certain times. It is run by [`each`](Schedule::each), which also gives the first thing that was wrong
-/// with what was set before.
+/// A job that is due at certain times. [`each`](Schedule::each) runs it, and also returns the first error in the values that were
+/// set before.
 #[derive(Debug)]
 #[must_use = "nothing happens before `each`"]
 pub struct Schedule<'a> {
     coordinator: Coordinator,
-    asked: Result<Asked>,
+    asked: Result<JobOptions>,
     guards: Vec<&'a dyn Guard>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct JobOptions {
     name: LeaseName,
     line: String,
     zone: Zone,
@@ -58,49 +58,49 @@ impl<'a> Schedule<'a> {
         let asked = || {
             let (name, ttl) = (name.parse()?, TTL.parse()?);
             let catch_up = CatchUp::default();
-            Ok(Asked { name, line: line.to_owned(), zone: Zone::UTC, ttl, label: None, catch_up })
+            Ok(JobOptions { name, line: line.to_owned(), zone: Zone::UTC, ttl, label: None, catch_up })
         };
         Schedule { coordinator, asked: asked(), guards: Vec::new() }
     }
 
-    /// The time zone of the cron line, by its IANA name; UTC if nobody says.
+    /// The time zone of the cron line, by its IANA name; by default UTC.
     pub fn zone(self, zone: &str) -> Self {
         self.set(zone.parse(), |asked, value| asked.zone = value)
     }
 
-    /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`.
+    /// How long the lease lasts unless renewed: from `1s` to `24h`, by default `90s`.
     pub fn ttl(self, ttl: &str) -> Self {
         self.set(lifetime(ttl), |asked, value| asked.ttl = value)
     }
 
-    /// What the holder calls itself; the machine's name if nobody says.
+    /// What the holder calls itself, by default the machine's name.
     pub fn label(self, label: &str) -> Self {
         self.set(Label::named("label", label), |asked, value| asked.label = Some(value))
     }
 
-    /// After an outage, the newest `count` slots that are no older than this are run; the newest of one day if nobody says.
-    /// What is dropped is recorded.
+    /// After an outage, runs the newest `count` slots that are no older than `max_age`; by default one, from the last day. The
+    /// others are recorded as dropped.
     pub fn catch_up(self, count: u32, max_age: &str) -> Self {
         self.set(duration("max_age", max_age).and_then(|age| CatchUp::new(count, age)), |asked, value| {
             asked.catch_up = value
         })
     }
 
-    /// Shuts every earlier run out of this resource before the work begins. Any number of them.
+    /// Shuts every earlier run out of this resource before the work begins. May be called for several resources.
     pub fn guard(mut self, guard: &'a dyn Guard) -> Self {
         self.guards.push(guard);
         self
     }
 
-    /// Does this work for each slot that is due and that nobody else runs. An error of the work means that the slot failed, and
-    /// the schedule continues. It ends only with an error: what was set is wrong, or needs a person; a store that is away is
-    /// waited for.
+    /// Does this work for each due slot that nobody else runs. If the work returns an error, the slot has failed, and the schedule
+    /// continues. It waits for a store that is away. It ends only with an error: a value that was set is wrong, or something needs
+    /// a person.
     ///
-    /// Dropping the future drops the work; the slot is run again after the TTL, here or elsewhere. To end it without that,
-    /// see [`each_until`](Schedule::each_until).
+    /// Dropping the future drops the work; the slot is run again after the TTL, here or elsewhere. To end without that, use
+    /// [`each_until`](Schedule::each_until).
     ///
     /// # Errors
-    /// As said.
+    /// Those that end it, as described.
     pub async fn each<E, F>(self, work: impl Fn(Tenure) -> F) -> Result<()>
     where
         F: Future<Output = Result<(), E>>,
@@ -108,7 +108,7 @@ impl<'a> Schedule<'a> {
         self.each_until(std::future::pending(), work).await
     }
 
-    /// The same until `stop` resolves: then it finishes what it is at, and begins nothing new.
+    /// The same until `stop` resolves. Then it finishes the current run and begins nothing new.
     ///
     /// # Errors
     /// Those of [`each`](Schedule::each).
@@ -116,7 +116,7 @@ impl<'a> Schedule<'a> {
     where
         F: Future<Output = Result<(), E>>,
     {
-        let Asked { name, line, zone, ttl, label, catch_up } = self.asked?;
+        let JobOptions { name, line, zone, ttl, label, catch_up } = self.asked?;
         let job = Arc::new(job(name, work::Schedule::new(&line, zone, None, None)?, catch_up));
         let (begin, mut starts) = mpsc::unbounded_channel();
         let (tell, mut troubles) = mpsc::unbounded_channel();
@@ -150,7 +150,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Asked, T)) -> Self {
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut JobOptions, T)) -> Self {
         self.asked = self.asked.and_then(|mut asked| {
             set(&mut asked, value?);
             Ok(asked)
@@ -159,7 +159,7 @@ impl<'a> Schedule<'a> {
     }
 }
 
-/// What a future gives, if there is one.
+/// The result of a future, if there is one.
 async fn poll_some<F: Future>(mut future: std::pin::Pin<&mut Option<F>>) -> Option<F::Output> {
     match future.as_mut().as_pin_mut() {
         Some(future) => Some(future.await),
@@ -167,7 +167,7 @@ async fn poll_some<F: Future>(mut future: std::pin::Pin<&mut Option<F>>) -> Opti
     }
 }
 
-/// One run of the work, and what is written down about it. An error needs a person.
+/// One run of the work, and its entry in the journal. An error needs a person.
 async fn run_slot<E, F>(
     coordinator: &Coordinator,
     guards: &[&dyn Guard],
@@ -247,7 +247,7 @@ fn job(name: LeaseName, schedule: work::Schedule, catch_up: CatchUp) -> Job {
     }
 }
 
-/// Hands what is to be run to the future that does the work, so that it is dropped with it.
+/// Hands each run to the future that does the work, so that dropping that future drops the run.
 #[derive(Debug)]
 struct Here(mpsc::UnboundedSender<(Start, oneshot::Sender<()>)>);
 
@@ -259,7 +259,7 @@ impl Launcher for Here {
         let start = Start { job: job.clone(), slot: *slot, grant: grant.clone(), origin: *origin };
         let gone = |_| Error::new(Kind::Unavailable, "the schedule was dropped");
         self.0.send((start, done)).map_err(gone)?;
-        // Dropped in the middle, it is not over: nobody renews it, and it is found to have died.
+        // A run that is dropped in the middle has no end: it is no longer renewed, and counts as died.
         let _ = over.await;
         Ok(())
     }

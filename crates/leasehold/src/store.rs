@@ -3,7 +3,7 @@
 //! Implement [`Store`]; its documentation has the contract. Give it to [`Leases::on`](crate::Leases::on). The crate
 //! `leasehold-conformance` has every promise of a store as a function, so yours can run the suite that ours run.
 //!
-//! This module follows the stores: what is in it may change with a release that changes the contract.
+//! This module may change with any release that changes the contract.
 
 pub use leasehold_core::store::*;
 pub use leasehold_core::{Key, LeaseName, MemoryStore, Shelf, Timestamp, Ttl};
@@ -11,7 +11,7 @@ pub use leasehold_stores::{Namespace, StoreUrl, open};
 
 use std::sync::Arc;
 
-/// A store in memory: for tests, and for what only one process does. Nothing outlives it.
+/// A store in memory, for tests and for work within one process. It is gone when the process ends.
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::default())
 }

@@ -114,7 +114,8 @@ pub enum KeyVerb {
 
 #[derive(Debug, Args)]
 pub struct KeyExchange {
-    /// The file with the token; `-` is standard input [default: LEASEHOLD_OIDC_TOKEN, or the file that LEASEHOLD_OIDC_TOKEN_FILE names]
+    /// The file with the token; `-` is standard input [default: LEASEHOLD_OIDC_TOKEN, or the file that LEASEHOLD_OIDC_TOKEN_FILE
+    /// names]
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
 }
@@ -160,7 +161,7 @@ pub struct KeyRotate {
 pub struct KeyRevoke {
     /// The key's id, as `key ls` prints it
     pub id: String,
-    /// Why
+    /// Why; it is kept in the record
     #[arg(long, value_name = "TEXT")]
     pub why: String,
     /// Who you are [default: user@host]

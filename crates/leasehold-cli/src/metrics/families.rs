@@ -53,7 +53,7 @@ const REQUEST: Family = family(
     "How long the store took to answer this process, by store and operation.",
 );
 
-/// All of them.
+/// Every family of `schedule`, `work` and `stats`.
 #[cfg(test)]
 pub const ALL: [Family; 13] = [
     RUNS_TOTAL,

@@ -92,7 +92,7 @@ impl Health {
     }
 }
 
-/// What stands in the way.
+/// Why the process is not ready.
 async fn look(probed: &Probed) -> Result<(), String> {
     match probed {
         Probed::Store(coordinator) | Probed::Scheduler(coordinator, _) => {

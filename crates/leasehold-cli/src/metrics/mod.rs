@@ -37,14 +37,14 @@ use tokio::sync::{Mutex as AsyncMutex, watch};
 
 /// How long what was read of the store is good for.
 const FRESH: Duration = Duration::from_secs(3);
-/// How long the store may take to be read. Prometheus waits for 10 s, unless it is told otherwise.
+/// How long reading the store may take. Prometheus waits for 10 s by default.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 const METRICS: &str = "/metrics";
 const LIVE: &str = "/livez";
 const READY: &str = "/readyz";
 
-/// What is told to those who ask.
+/// The answers to those who ask.
 #[derive(Debug)]
 pub struct Monitor {
     probed: Probed,
@@ -230,10 +230,11 @@ mod tests {
                 taken: AsyncMutex::default(),
                 more: None,
             };
-            let all = async { tokio::join!(monitor.snapshot(), monitor.snapshot(), monitor.snapshot()) };
-            let (one, two, three) = tokio::time::timeout(PATIENCE + Duration::from_secs(1), all).await.unwrap();
+            let begun = tokio::time::Instant::now();
+            let (one, two, three) = tokio::join!(monitor.snapshot(), monitor.snapshot(), monitor.snapshot());
             assert!(one.is_none() && two.is_none() && three.is_none());
             assert_eq!(store.reads.load(Ordering::Acquire), 1, "hangs: {hangs}");
+            assert!(begun.elapsed() <= PATIENCE + Duration::from_secs(1), "{:?}", begun.elapsed());
         }
     }
 }

@@ -15,7 +15,7 @@ const REQUEST: Family = family(
 const WAITERS: Family = family("leasehold_http_waiters", Gauge, "Requests that wait at this server, and open streams.");
 const CONNECTIONS: Family = family("leasehold_http_connections", Gauge, "Open connections to this server.");
 
-/// All of them.
+/// Every family of the server.
 #[cfg(test)]
 pub const ALL: [Family; 3] = [REQUEST, WAITERS, CONNECTIONS];
 

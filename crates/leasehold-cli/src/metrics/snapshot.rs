@@ -16,14 +16,14 @@ use std::time::Duration;
 
 const PAGE: usize = 500;
 
-/// What was found.
+/// Everything that is read from the store for one answer.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Each job, and each lease that a pattern asks for.
     pub jobs: BTreeMap<String, Counters>,
     /// All other leases together.
     pub others: Counters,
-    /// Each queue.
+    /// Each queue with its counts.
     pub queues: Vec<(String, Tally)>,
     /// Those of them that an operator has paused.
     pub paused: BTreeSet<String>,
@@ -92,7 +92,7 @@ impl Snapshot {
             let page = coordinator.list(after.as_ref(), PAGE).await?;
             after = page.entries.last().map(|(lease, _)| lease.clone());
             for (lease, seen) in page.entries.into_iter().filter(|(lease, _)| is_meant(lease)) {
-                // One that cannot be read is told of by its counters, or its job.
+                // A lease that cannot be read is reported through its counters, or its job.
                 let Ok(seen) = seen else { continue };
                 if seen.record.paused.is_some() {
                     self.paused.insert(lease.to_string());

@@ -1,6 +1,6 @@
-//! Telling people: judges runs as they end, and delivers what is to be told.
+//! Notifying people: judges runs as they end, and delivers messages.
 //!
-//! Promise: nothing here delays a command or changes how it ends. What is to be told is in the store before it is delivered, so
+//! Promise: nothing here delays a command or changes how it ends. Messages are in the store before they are delivered, so
 //! that a machine that dies leaves it to the next; it is delivered at least once, under one id. Non-promise: while the store is
 //! away nobody is told; what happened meanwhile is judged when it is back.
 
@@ -36,7 +36,7 @@ const MAX_WITHDRAWN: usize = 1_000;
 /// What is left of a short time for saying how a delivery went, and the least that a delivery is given.
 const LAST_WORD: Duration = Duration::from_millis(500);
 const LEAST: Duration = Duration::from_secs(1);
-/// How often whoever stays looks for messages, and at everything.
+/// How often a process that stays looks for messages, and at all leases and jobs.
 const LOOK: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_secs(10);
 const SWEEP_QUEUE: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ const SHARE: u32 = 20;
 const KEPT: Duration = Duration::from_secs(3 * 86_400);
 const PURGE: Duration = Duration::from_secs(6 * 3_600);
 
-/// The rules in force, and how each channel is told.
+/// The rules in force, and the target of each channel.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     board: Board,
@@ -66,7 +66,7 @@ impl Notifier {
         Some(Notifier { board: Board::new(coordinator.clone(), rules, location), targets: Arc::new(targets) })
     }
 
-    /// Judges how a lease stands now, after a run of it that this machine knows more of.
+    /// Judges the present state of a lease, after a run about which this machine knows more than the store.
     pub async fn run_ended(&self, lease: &LeaseName, detail: Option<Detail>) {
         bounded(Named::Lease(lease.as_str()), self.judge(lease, detail, 0)).await;
     }
@@ -95,7 +95,7 @@ impl Notifier {
         bounded(Named::of(subject), self.board.judge(subject, &Facts::of_queue(vec![letter]))).await;
     }
 
-    /// Looks at every lease and every published job, whoever ran it, or nobody.
+    /// Checks every lease and every published job, on whichever machine it ran, or if it did not run at all.
     pub async fn sweep(&self) -> Result<()> {
         self.board.sweep().await
     }
@@ -109,7 +109,7 @@ impl Notifier {
         let _ = tokio::time::timeout(left, futures_all(all)).await;
     }
 
-    /// Delivers, and looks for what nobody told of, until it is dropped.
+    /// Delivers messages, and looks for failures that nobody reported, until it is dropped.
     pub fn in_background(&self, beat: Beat) -> Background {
         let mut tasks = Vec::new();
         for (channel, target) in self.targets.iter() {
@@ -154,7 +154,7 @@ impl Notifier {
         }
     }
 
-    /// Delivers what may be claimed now, as long as there is at least so much time for each delivery.
+    /// Delivers the messages that may be claimed now, as long as there is at least this much time for each.
     async fn deliver(&self, channel: &Channel, target: &Target, until: Moment, least: Duration) -> Result<()> {
         let queue = self.board.queue(channel)?;
         let mut claimer = Claimer::new(queue.clone(), None, Ttl::new(CLAIM)?)?;
@@ -173,7 +173,7 @@ impl Notifier {
     }
 }
 
-/// How long a delivery may take when so much time is left; none if it would get less than the least.
+/// How long a delivery may take when this much time is left; none if that is less than the minimum.
 fn time_for_one(left: Duration, least: Duration) -> Option<Duration> {
     let limit = left.saturating_sub(LAST_WORD).min(DELIVERY);
     (limit >= least).then_some(limit)
@@ -275,7 +275,7 @@ pub async fn try_out(channel: &Channel, target: &Target) -> Result<()> {
     target.deliver(&notice, DELIVERY).await.map_err(|NotTaken { error, .. }| error)
 }
 
-/// Where the store is, for whoever reads a message on another machine. A password is not said.
+/// The store's address without its password, for readers of a message on another machine.
 pub fn location(settings: &Settings) -> StoreLocation {
     let store = &settings.store;
     let is_default = matches!(store.source, Source::Default);
@@ -315,7 +315,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Judges in a time that nobody minds; what could not be judged is found by whoever looks next.
+/// Judges within a short time. What could not be judged is found by the next process that looks.
 async fn bounded(named: Named<'_>, judging: impl Future<Output = Result<()>>) {
     let (Named::Lease(name) | Named::Queue(name)) = named;
     let error = match tokio::time::timeout(PATIENCE, judging).await {

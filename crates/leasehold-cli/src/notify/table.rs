@@ -31,7 +31,7 @@ struct NotifyTable {
     secret_env: Option<String>,
 }
 
-/// A rule, and how its channel is told.
+/// A rule, and the target of its channel.
 pub type Told = (Rule, Target);
 
 /// The tables of a file, and where that is.
@@ -42,7 +42,7 @@ pub struct NotifyTables {
 }
 
 impl NotifyTables {
-    /// The rules, and how each channel is told, if all of them are valid.
+    /// The rules, and the target of each channel, if all of them are valid.
     pub fn read(&self) -> Result<Vec<Told>> {
         let (read, wrong) = self.read_each();
         wrong.into_iter().next().map_or(Ok(read), Err)
@@ -62,7 +62,7 @@ impl NotifyTables {
         Ok(told)
     }
 
-    /// The rules of the valid tables; of the others a line says what is wrong. Nobody is told by those.
+    /// The rules of the valid tables. For each of the others a line says what is wrong; they send nothing.
     pub fn read_or_say(&self) -> Vec<Told> {
         let (read, wrong) = self.read_each();
         for error in wrong {

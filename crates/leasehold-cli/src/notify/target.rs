@@ -83,7 +83,7 @@ impl Target {
         }
     }
 
-    /// What tells a channel without a name of its own from any other. It may be secret.
+    /// Identifies a channel without a name of its own. It may be secret.
     pub fn identity(&self) -> String {
         match self {
             Target::Command { words, .. } => words.join("\0"),
@@ -117,7 +117,7 @@ impl Webhook {
             return Ok(());
         }
         let error = Error::new(Kind::Unavailable, format!("`{}` answered {}", self.url, answer.status));
-        // 410 is how a service says that it wants no more of them.
+        // By 410 a service says that it wants no more messages.
         let retry_in = answer.retry_after.map(|asked| asked.clamp(Duration::from_secs(1), MOST));
         Err(NotTaken { error, is_final: answer.status == 410, retry_in })
     }
@@ -135,7 +135,7 @@ fn is_program(path: &Path) -> bool {
 async fn run(words: &[String], folder: &std::path::Path, notice: &Notice, limit: Duration) -> Result<()> {
     let event = notice.body.to_string();
     let Some(program) = words.first() else { return Ok(()) };
-    // It is not the run that it is told of.
+    // The command is not part of the run that the message is about.
     let environment = vec![
         ("LEASEHOLD_EVENT", event.clone()),
         ("LEASEHOLD_EVENT_ID", notice.id.clone()),

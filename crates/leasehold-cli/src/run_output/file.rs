@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// What was compressed is written through after so many bytes, however fast they come.
+/// Compressed output is flushed after this many bytes, however fast they come.
 const FLUSHED_EVERY: u64 = 64 * 1024;
 /// The comment of a part that is for readers without us.
 pub(super) const GAP: &str = "gap";
@@ -191,7 +191,7 @@ pub struct Found {
     pub has_more: bool,
 }
 
-/// Reads a run's output, so many bytes of it at most: a few bytes of a file may stand for more than fits into memory.
+/// Reads at most this many bytes of a run's output: a few bytes of a file may expand to more than fits into memory.
 pub fn read(path: &Path, most: u64) -> io::Result<Found> {
     let mut found = decode(BufReader::new(File::open(path)?), most);
     let mut room = most;
@@ -214,7 +214,7 @@ fn read_part(part: File, most: u64) -> io::Result<Stretch> {
     found.stretches.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Every stretch, as far as it can be read: the writer may have been killed. So many bytes at most.
+/// Every stretch, as far as it can be read, because the writer may have been killed; at most this many bytes.
 pub fn decode(mut from: impl BufRead, most: u64) -> Found {
     let (mut found, mut room) = (Found::default(), most);
     while from.fill_buf().is_ok_and(|rest| !rest.is_empty()) {

@@ -81,7 +81,7 @@ impl Folder {
         Ok(unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
-    /// The names of what is in it, as far as they are text.
+    /// The names of the files in it that are valid text.
     pub fn names(&self) -> Vec<String> {
         let entries = Dir::read_from(self.0.as_fd()).into_iter().flatten().flatten();
         entries.filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_owned())).collect()

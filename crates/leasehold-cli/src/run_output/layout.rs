@@ -1,8 +1,9 @@
 //! Where a run's output lies: a folder for each job or queue, a file for each run.
 //!
 //! Promise: two runs never share a file, whatever machines, users and stores share the folder: the name has the grant's random
-//! nonce in it, and of an item also its lineage, by which `logs` knows whose item it is. A name of a job, a queue or an item stays one part of the path. Non-promise: on a file system that does not
-//! tell `A` from `a`, two such jobs share a folder, and the number of runs that are kept.
+//! nonce in it, and of an item also its lineage, by which `logs` knows whose item it is. A name of a job, a queue or an item
+//! stays one part of the path. Non-promise: on a file system that does not tell `A` from `a`, two such jobs share a folder, and
+//! the number of runs that are kept.
 //!
 //! ```text
 //! ROOT/web-1-1000/nightly/42-0123456789abcdef0123456789abcdef.log.gz
@@ -53,7 +54,7 @@ impl RunFile {
         format!("{}/{}", self.folder, self.name())
     }
 
-    /// What a file's name tells.
+    /// What a file's name says about its run.
     pub fn parse(name: &str) -> Option<Named<'_>> {
         let (rest, grant) = name.strip_suffix(ENDING)?.rsplit_once('-')?;
         let (item, epoch) = rest.rsplit_once('.').map_or((None, rest), |(item, epoch)| (Some(item), epoch));

@@ -92,7 +92,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// What is there of a run's output, so many bytes of it at most; none if there is no such file.
+    /// What is stored of a run's output, at most this many bytes; none if there is no such file.
     #[cfg(feature = "full")]
     pub async fn read(&self, file: &str, most: u64) -> Result<Option<Found>> {
         // What cannot be compressed gets a little longer.

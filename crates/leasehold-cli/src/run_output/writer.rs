@@ -1,7 +1,7 @@
 //! The thread that writes a run's output to its file.
 //!
 //! Promise: who has output to write never waits for a disk. What the disk does not take in time is left out: the
-//! beginning, up to half of the bound, and the newest stay. The first error is told once, and ends the
+//! beginning, up to half of the bound, and the newest stay. The first error is reported once, and ends the
 //! keeping, not the run. Non-promise: a run that prints nothing has no file.
 
 use super::file::Bounded;

@@ -15,7 +15,7 @@ use leasehold_work::schedule::{Definition, Definitions, Journals, slot_text};
 use serde_json::{Value, json};
 
 const COLUMNS: [Column; 5] = [Whole("NAME"), State("WHAT"), Text("SLOT"), Whole("WHEN"), Text("PUBLISHED BY")];
-/// How many processes are looked at, to say when a scheduler was last heard of.
+/// How many processes are read, to say when a scheduler last reported.
 const PROCESSES: usize = 1_000;
 
 /// The exit code when something is late or missed.
@@ -63,7 +63,7 @@ pub async fn check(context: &Context, args: &Args) -> Result<Exit> {
         _ if !found.is_empty() => Ok(FOUND),
         _ if !unknown.is_empty() => Ok(Exit::Corrupt),
         _ if count == 0 => nothing_published(context, "no job is published there"),
-        // Who counts on being told must hear that nobody is.
+        // Somebody who relies on messages must learn that none are sent.
         wrong => Ok(wrong.map_or(Exit::Done, Exit::from)),
     }
 }

@@ -14,7 +14,7 @@ pub const fn policy(once: bool) -> Policy {
     if once { Policy::OncePerEpoch } else { Policy::Reentrant }
 }
 
-/// What becomes of a token that has expired while nobody newer came.
+/// What to do about a token that has expired without a newer grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
     /// It counts, for epochs decide, and that is said.
@@ -51,8 +51,8 @@ pub async fn admitted(context: &Context, guard: &dyn Guard, token: &Token, writt
     context.print_json(|| json!({ "resource": resource, "epoch": high.epoch.get(), "strength": strength }))
 }
 
-/// Refuses a token that its record knows to be stale before anything is written: the guard may not have heard of it
-/// yet. Best effort, for a guard stands without any store; the guard decides.
+/// Refuses a token that its record knows to be stale before anything is written: the guard may not know of it
+/// yet. Best effort, because a guard needs no store; the guard decides.
 pub async fn overtaken(context: &Context, guard: &dyn Guard, token: &Token, expired: Expired) -> Result<()> {
     let looked = async {
         let opened = context.open_token(token).await?;

@@ -48,7 +48,7 @@ pub async fn acquire(context: &Context, args: &Acquire) -> Result<Exit> {
         Ok(Reader::Gone) => "nobody reads the token",
         Err(_) => "cannot print the token",
     };
-    // A lease whose token nobody has is held by nobody.
+    // Nobody can use a lease whose token was lost, so it is given back.
     let message = match coordinator.release(&grant, Outcome::Failed).await {
         Ok(_) => format!("{why}: the lease was released"),
         Err(error) => format!(

@@ -87,7 +87,7 @@ fn nothing(args: &Ls, hidden: usize) -> String {
 pub struct Listed {
     pub leases: Vec<Inspection>,
     pub damaged: Vec<Error>,
-    /// How many were left out because nobody has had them for long.
+    /// How many were left out because they have been free for long.
     pub hidden: usize,
 }
 

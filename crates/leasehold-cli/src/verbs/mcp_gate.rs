@@ -114,7 +114,7 @@ impl Asker {
             match self.read_line(&mut client, &mut line) {
                 Ok(NextLine::Complete) => {}
                 Ok(NextLine::TooLong) => {
-                    self.out.answer(&Judge::too_long(self.max_line));
+                    self.out.answer(&Judge::too_long(self.max_line, "--max-line"));
                     continue;
                 }
                 Ok(NextLine::End) | Err(_) => return,

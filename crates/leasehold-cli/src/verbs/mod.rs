@@ -46,7 +46,7 @@ use crate::context::{Context, coordinator};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Coordinator, Result};
-use operate::Asked;
+use operate::OperatorRequest;
 use std::sync::Arc;
 
 /// Does what the command line says.
@@ -113,8 +113,8 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::History(args) => look::history(context, &args).await,
         Verb::Revoke(args) => operate::revoke(context, &args).await,
         Verb::HandOff(args) => operate::hand_off(context, &args).await,
-        Verb::Pause(args) => operate::order(context, &args, Asked::Pause, None).await,
-        Verb::Resume(args) => operate::order(context, &args, Asked::Resume, None).await,
+        Verb::Pause(args) => operate::order(context, &args, OperatorRequest::Pause, None).await,
+        Verb::Resume(args) => operate::order(context, &args, OperatorRequest::Resume, None).await,
         Verb::Advance(args) => operate::advance(context, &args).await,
         Verb::Rewind(args) => operate::rewind(context, &args).await,
         Verb::Forget(args) => forget::forget(context, &args).await,

@@ -22,12 +22,12 @@ use leasehold_work::schedule::{Journals, slot_text};
 pub const LONGEST_JUMP: u64 = 1_000_000;
 
 pub async fn revoke(context: &Context, args: &Revoke) -> Result<Exit> {
-    order(context, &args.operate, Asked::Revoke, drain::within(&args.draining)?).await
+    order(context, &args.operate, OperatorRequest::Revoke, drain::within(&args.draining)?).await
 }
 
 pub async fn hand_off(context: &Context, args: &HandOff) -> Result<Exit> {
     let to = HolderId::new(Some(Label::named("--to", &args.holder.to)?));
-    let asked = Asked::HandOff { to, ttl: context.settings()?.ttl.value };
+    let asked = OperatorRequest::HandOff { to, ttl: context.settings()?.ttl.value };
     order(context, &args.operate, asked, drain::within(&args.draining)?).await
 }
 
@@ -36,7 +36,13 @@ pub async fn advance(context: &Context, args: &AdvanceArgs) -> Result<Exit> {
     let lineage = args.lineage.as_deref().map(str::parse::<Lineage>).transpose();
     let lineage = lineage.map_err(|e| blame_flag(e, "--lineage"))?;
     let if_lineage = args.if_lineage.as_deref().map(expected).transpose()?;
-    order(context, &args.operate, Asked::Advance(Advance { past, lineage, if_lineage, force: args.force }), None).await
+    order(
+        context,
+        &args.operate,
+        OperatorRequest::Advance(Advance { past, lineage, if_lineage, force: args.force }),
+        None,
+    )
+    .await
 }
 
 pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
@@ -57,7 +63,7 @@ pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
             format!("no slot of `{job}` is ahead of the store's clock, which shows {now}: {newest}. Nothing changed");
         return Err(Error::new(Kind::Invalid, message));
     }
-    let exit = order(context, args, Asked::Rewind, None).await?;
+    let exit = order(context, args, OperatorRequest::Rewind, None).await?;
     // After the record, which decides: what is left of the journal until then keeps slots back, and lets none run twice.
     journals.rewind(&job).await.map_err(|error| {
         let message = format!("`{job}` was set back, but its journal still has slots to come; run this again");
@@ -67,7 +73,7 @@ pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
 }
 
 /// What the operator asked for; what it becomes depends on the record that is there.
-pub enum Asked {
+pub enum OperatorRequest {
     Revoke,
     HandOff {
         to: HolderId,
@@ -81,70 +87,74 @@ pub enum Asked {
     Rewind,
 }
 
-impl Asked {
+impl OperatorRequest {
     /// Refuses what cannot be meant, on the record that the order is decided on.
     fn check(&self, settings: &Settings, lease: &LeaseName, record: &Ownership) -> Result<()> {
         match self {
-            Asked::Revoke | Asked::Rewind if *record == Ownership::default() => Err(never_held(lease)),
-            Asked::Advance(advance) => advance.check(settings, lease, record),
+            OperatorRequest::Revoke | OperatorRequest::Rewind if *record == Ownership::default() => {
+                Err(never_held(lease))
+            }
+            OperatorRequest::Advance(advance) => advance.check(settings, lease, record),
             _ => Ok(()),
         }
     }
 
     fn takes_away(&self) -> bool {
-        matches!(self, Asked::Revoke | Asked::Advance(_) | Asked::Rewind)
+        matches!(self, OperatorRequest::Revoke | OperatorRequest::Advance(_) | OperatorRequest::Rewind)
     }
 
-    /// What is said where nobody has ever held the lease: an order in advance may be meant, or a slip of the finger.
+    /// What is said if nobody has ever held the lease: the order may be meant in advance, or the name may be misspelt.
     fn in_advance(&self, record: &Ownership) -> &'static str {
         match self {
             _ if record.epoch != Epoch::ZERO => "",
-            Asked::Pause => {
+            OperatorRequest::Pause => {
                 "; nobody has ever held it, and it is paused anyway. Is the name correct? `leasehold ls` lists the leases there are"
             }
-            Asked::HandOff { .. } => {
+            OperatorRequest::HandOff { .. } => {
                 "; nobody has ever held it, and it is handed off anyway. Is the name correct? `leasehold ls` lists the leases \
                  there are"
             }
-            Asked::Advance(_) => "; nobody has ever held it in this store",
-            Asked::Revoke | Asked::PauseJob | Asked::Resume | Asked::Rewind => "",
+            OperatorRequest::Advance(_) => "; nobody has ever held it in this store",
+            OperatorRequest::Revoke | OperatorRequest::PauseJob | OperatorRequest::Resume | OperatorRequest::Rewind => {
+                ""
+            }
         }
     }
 
     /// What was done.
     const fn done(&self) -> &'static str {
         match self {
-            Asked::Revoke => "revoked",
-            Asked::HandOff { .. } => "handed off",
-            Asked::Pause | Asked::PauseJob => "paused",
-            Asked::Resume => "resumed",
-            Asked::Advance(_) => "advanced",
-            Asked::Rewind => "rewound",
+            OperatorRequest::Revoke => "revoked",
+            OperatorRequest::HandOff { .. } => "handed off",
+            OperatorRequest::Pause | OperatorRequest::PauseJob => "paused",
+            OperatorRequest::Resume => "resumed",
+            OperatorRequest::Advance(_) => "advanced",
+            OperatorRequest::Rewind => "rewound",
         }
     }
 }
 
 /// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
-fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option<Epoch>, Order) {
+fn decided(asked: OperatorRequest, record: &Ownership, if_epoch: Option<Epoch>) -> (Option<Epoch>, Order) {
     let seen = Some(if_epoch.unwrap_or(record.epoch));
     match asked {
-        Asked::Revoke => (seen, Order::Revoke),
-        Asked::HandOff { to, ttl } => (seen, Order::HandOff { to, ttl }),
-        Asked::Advance(Advance { past, lineage, .. }) => (seen, Order::Advance { past, lineage }),
-        Asked::Rewind => (seen, Order::Rewind),
-        Asked::Pause | Asked::PauseJob => (if_epoch, Order::Pause),
+        OperatorRequest::Revoke => (seen, Order::Revoke),
+        OperatorRequest::HandOff { to, ttl } => (seen, Order::HandOff { to, ttl }),
+        OperatorRequest::Advance(Advance { past, lineage, .. }) => (seen, Order::Advance { past, lineage }),
+        OperatorRequest::Rewind => (seen, Order::Rewind),
+        OperatorRequest::Pause | OperatorRequest::PauseJob => (if_epoch, Order::Pause),
         // Where none is seen, a pause that nobody made: that it is not paused is confirmed by a write.
-        Asked::Resume => {
+        OperatorRequest::Resume => {
             (if_epoch, Order::Resume { pause: record.paused.as_ref().map_or_else(Nonce::random, |mark| mark.nonce) })
         }
     }
 }
 
-/// Carries an order out; after the holder was asked to finish, and had so long for it, if that is given.
-pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Option<Ttl>) -> Result<Exit> {
+/// Carries an order out; with a time, only after the holder was asked to finish and had that time for it.
+pub async fn order(context: &Context, args: &Operate, asked: OperatorRequest, drain: Option<Ttl>) -> Result<Exit> {
     let settings = context.settings()?;
     let lease = match asked {
-        Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
+        OperatorRequest::HandOff { .. } => LeaseName::to_hold(&args.name)?,
         _ => LeaseName::new(&args.name)?.of_a_lease()?,
     };
     let if_epoch = args.order.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;

@@ -34,7 +34,7 @@ impl Relay {
         })
     }
 
-    /// Whether somebody told the child to end.
+    /// Whether the child was asked to end.
     pub fn was_told(&self) -> bool {
         self.was_told
     }

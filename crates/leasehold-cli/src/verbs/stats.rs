@@ -26,7 +26,7 @@ const COLUMNS: [(&str, &[Event]); 10] = [
     ("FENCED", &[Event::Fenced]),
 ];
 
-/// What is known.
+/// The counts to be printed.
 #[derive(Default)]
 struct StatsRows {
     leases: Vec<(LeaseName, Counters)>,

@@ -371,13 +371,20 @@ fn a_run_outlives_the_key_that_it_began_with() {
         home.leasehold(&["run", "long", "--ttl", "3s", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.1; done"]);
     run.env("LEASEHOLD_STORE", format!("leasehold+http://{}/team", server.address)).env("LEASEHOLD_KEY_FILE", "key");
     let mut run = run.spawn().unwrap();
-    let epoch = || home.done(&["show", "long", "--json", "--store", &format!("{}?namespace=team", home.store)]);
-    eventually("it runs", || epoch().stdout.contains("\"held\""));
+    let store = format!("{}?namespace=team", home.store);
+    let show = || home.done(&["show", "long", "--json", "--store", &store]).stdout;
+    eventually("it runs", || show().contains("\"held\""));
     let new = home.done(&["key", "rotate", id(&old), "--overlap", "0s"]).expect(0).stdout;
     std::fs::write(home.path("key"), new).unwrap();
     eventually("the old key is refused", || get_as(server.address, "/v1/ns/team", &old).status == 401);
-    // For longer than the lease lasts without renewals.
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    // Until it has been renewed for longer than the lease lasts without renewals.
+    let deadline = || -> jiff::Timestamp {
+        let lease: Value = serde_json::from_str(&show()).unwrap();
+        assert_eq!(lease["state"], "held", "{lease}");
+        lease["deadline"].as_str().unwrap().parse().unwrap()
+    };
+    let refused = deadline();
+    eventually("it is renewed under the new key", || deadline() > refused + jiff::SignedDuration::from_secs(3));
     home.touch("go");
     assert_eq!(run.wait().unwrap().code(), Some(0));
 }

@@ -59,8 +59,8 @@ pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
         }
         Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),
         Request::Claim { holder, .. } => {
-            let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
-            raised(had || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
+            let is_over = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
+            raised(is_over || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
         }
         Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim, .. } => {
             let ended = seen.ended.filter(|ended| (ended.epoch, ended.nonce) == (claim.epoch, claim.nonce));

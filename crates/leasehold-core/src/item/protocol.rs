@@ -41,7 +41,7 @@ pub enum Request {
     Progress {
         /// The claim that asks.
         claim: Claim,
-        /// What to record.
+        /// The marker and the checkpoint to record.
         report: Report,
     },
     /// Record that the work is done.
@@ -88,7 +88,7 @@ pub enum Request {
         /// The epoch that the order was decided on; none if it does not matter.
         /// The order is refused at any other epoch.
         expected: Option<Epoch>,
-        /// What to do.
+        /// The order itself.
         order: Order,
     },
 }

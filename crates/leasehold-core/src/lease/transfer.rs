@@ -26,6 +26,7 @@ leasehold_system::words! {
     /// Why an epoch advanced.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
     pub enum Reason {
         /// Nobody had ever held it.
         First = "first",

@@ -57,9 +57,9 @@ impl Judge {
         }
     }
 
-    /// The answer to a line that was too long to be read.
-    pub fn too_long(limit: usize) -> Value {
-        error(&Value::Null, INVALID_REQUEST, &format!("a line of more than {limit} bytes (--max-line)"))
+    /// The answer to a line that was too long to be read. `setting` is what sets the limit.
+    pub fn too_long(limit: usize, setting: &str) -> Value {
+        error(&Value::Null, INVALID_REQUEST, &format!("a line of more than {limit} bytes ({setting})"))
     }
 
     fn is_gated(&self, message: &Message) -> bool {

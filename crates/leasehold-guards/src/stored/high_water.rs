@@ -10,7 +10,7 @@
 use crate::blocking::blocking;
 use crate::succession;
 use leasehold_core::guard::{self, HighWater, Rejection};
-use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Remedy, Result, Token, codec};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -71,12 +71,9 @@ impl StateFolder {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Kind::Unavailable,
                 _ => Kind::Unsupported,
             };
-            let message = format!(
-                "cannot keep the high water of resource=`{resource}` in folder `{}`; give another with --state, or go \
-                 without one by --no-state",
-                state.folder.display()
-            );
-            Error::new(kind, message).with_source(error)
+            let folder = state.folder.display();
+            let message = format!("cannot keep the high water of resource=`{resource}` in folder `{folder}`");
+            Error::new(kind, message).with_source(error).with_remedy(Remedy::ChooseStateFolder)
         })?;
         state.list()?;
         Ok(state)
@@ -456,6 +453,6 @@ mod tests {
     fn a_folder_that_cannot_be_written_to_is_refused() {
         let error = StateFolder::open(Path::new("/proc/self/none"), "http:api").unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
-        assert!(error.to_string().contains("--no-state"), "{error}");
+        assert_eq!(error.remedy(), Some(&Remedy::ChooseStateFolder), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// Appends the first `characters` characters of these bytes; what is left of the last one is zero.
+/// Appends the first `characters` characters of these bytes. Unused bits of the last character are zero.
 pub fn append(text: &mut String, bytes: &[u8], characters: usize) {
     let bit = |index: usize| bytes.get(index / 8).map_or(0, |byte| byte >> (7 - index % 8) & 1);
     for character in 0..characters {

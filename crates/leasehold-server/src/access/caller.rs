@@ -1,4 +1,4 @@
-//! Whoever makes a request, as its key says, and the one function that decides what it may.
+//! The caller of a request, as its key says, and the one function that decides what it may do.
 
 use super::record::{KeyRecord, Origin, State};
 use super::scope::Scope;
@@ -10,26 +10,26 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whoever makes a request. Its key was known and counted when the request came.
+/// The bearer of a key who makes a request. The key was known and in force when the request came.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// The key's id.
     pub key: KeyId,
     /// What people call the key.
     pub label: Label,
-    /// From when on it counts no more, by the store's clock.
+    /// When it expires, by the store's clock.
     pub expires: Option<Timestamp>,
     scope: Scope,
     account: Account,
 }
 
-/// Whose requests are counted together: those of one key, or of all keys that one subject was given for its tokens. Otherwise
-/// whoever may exchange tokens would have as many requests as it exchanges.
+/// The unit of rate limits: one key, or all keys that one subject got for its tokens. Otherwise a subject could raise its rate by
+/// exchanging more tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Account {
     /// The bearer of this key.
     Key(KeyId),
-    /// Whoever has the tokens.
+    /// The subject of the tokens, by its issuer.
     Origin(Arc<Origin>),
 }
 
@@ -43,10 +43,10 @@ impl fmt::Display for Account {
 }
 
 impl Caller {
-    /// What the host of a holder over the API begins with: the id of its key follows.
+    /// The prefix of the host of a holder over the API; the id of its key follows.
     pub(crate) const HOST: &str = "key-";
 
-    /// The bearer of a key at this time of the store's clock, if the key still counts.
+    /// The bearer of a key, if the key is in force at this time of the store's clock.
     pub(crate) fn of(record: &KeyRecord, now: Timestamp) -> Result<Self, Denied> {
         match record.state(now) {
             State::Revoked(_) => Err(Denied::Revoked { key: record.id.clone() }),
@@ -64,17 +64,17 @@ impl Caller {
         }
     }
 
-    /// With whose its requests are counted.
+    /// The account by which its requests are counted.
     pub const fn account(&self) -> &Account {
         &self.account
     }
 
-    /// What the key is for.
+    /// The scope of its key.
     pub const fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
+    /// The holder id for a grant to this caller. Its machine is not known here, so the key stands for it.
     pub(crate) fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
         let label = label.unwrap_or_else(|| self.label.clone());
         HolderId::of(format!("{}{}", Self::HOST, self.key), 0, nonce, label)
@@ -88,8 +88,8 @@ impl Caller {
         Err(self.lacks(Lack::Namespace(namespace.clone())))
     }
 
-    /// The one function that decides. `name` is the lease, job or queue that the request is about. None is what concerns all
-    /// names: then one of the key's patterns must be `*`. An answer that is filtered by name asks [`Caller::sees`] instead.
+    /// The one function that decides. `name` is the lease, job or queue that the request is about. None stands for what concerns
+    /// all names: then one of the key's patterns must be `*`. An answer that is filtered by name uses [`Caller::sees`] instead.
     pub fn may(&self, verb: Verb, namespace: &Namespace, name: Option<&str>) -> Result<(), Denied> {
         self.enters(namespace)?;
         if !self.scope.verbs.has(verb) {
@@ -101,24 +101,24 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether the key may do anything about keys. Each key is then compared with it.
+    /// Whether the key may manage keys at all. Each key is then compared with it.
     pub(crate) fn administers(&self) -> Result<(), Denied> {
         if self.scope.verbs.has(Verb::Admin) { Ok(()) } else { Err(self.lacks(Lack::Verb(Verb::Admin))) }
     }
 
-    /// Whether the key may make one for this: it may do all of it itself.
+    /// Whether the key may make a key with this scope: only if it has all of that scope itself.
     pub(crate) fn may_make(&self, scope: &Scope) -> Result<(), Denied> {
         self.administers()?;
         if self.scope.includes(scope) { Ok(()) } else { Err(self.lacks(Lack::Scope(Box::new(scope.clone())))) }
     }
 
-    /// Whether the key may see and end one for this: it is for the same names, or for more.
+    /// Whether the key may see and end a key with this scope: only if it is for the same names, or for more.
     pub(crate) fn may_end(&self, scope: &Scope) -> Result<(), Denied> {
         self.administers()?;
         if self.scope.reaches(scope) { Ok(()) } else { Err(self.lacks(Lack::Scope(Box::new(scope.clone())))) }
     }
 
-    /// Whether the key may make one that lasts so long from now on. One that says nothing ends with it.
+    /// Whether the key may make one that lasts this long from now on. Without a duration, the new one ends with this key.
     pub(crate) fn may_last(&self, lasts: Option<Duration>, now: Timestamp) -> Result<(), Denied> {
         match (self.expires, lasts) {
             (Some(end), Some(lasts)) if now.plus(lasts) > end => Err(self.lacks(Lack::Time)),
@@ -126,12 +126,12 @@ impl Caller {
         }
     }
 
-    /// Whether a name of a listing is shown.
+    /// Whether a listing shows this name.
     pub fn sees(&self, namespace: &Namespace, name: &str) -> bool {
         self.may(Verb::Read, namespace, Some(name)).is_ok()
     }
 
-    /// The refusal of somebody who has none of the verbs of which one is enough to look.
+    /// The refusal of a caller that has none of the verbs any one of which would be enough to look.
     pub(crate) fn may_not_look(&self, verbs: &'static [Verb]) -> Denied {
         self.lacks(Lack::Verbs(verbs))
     }
@@ -141,50 +141,50 @@ impl Caller {
     }
 }
 
-/// Why not.
+/// Why a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denied {
     /// The request has no key.
     Missing,
-    /// What it has is no key.
+    /// The text that it has is not a key; what is wrong with it.
     Malformed(&'static str),
     /// Nobody made this key, or its record was lost.
     Unknown,
-    /// The key counts no more.
+    /// The key has expired.
     Expired {
-        /// Its id.
+        /// The key's id.
         key: KeyId,
     },
-    /// Somebody ended the key.
+    /// An operator revoked the key.
     Revoked {
-        /// Its id.
+        /// The key's id.
         key: KeyId,
     },
-    /// The key counts, and is not for this.
+    /// The key is in force, but its scope does not include this.
     NotAllowed {
-        /// Its id.
+        /// The key's id.
         key: KeyId,
-        /// What it lacks.
+        /// What its scope lacks.
         lack: Lack,
-        /// What it is for.
+        /// Its scope.
         scope: Box<Scope>,
     },
 }
 
-/// What a key is not for.
+/// What the scope of a key lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lack {
-    /// This namespace.
+    /// The key is not for this namespace.
     Namespace(Namespace),
-    /// This verb.
+    /// The key does not allow this verb.
     Verb(Verb),
-    /// The first of these, nor one of the others, of which one is enough to look.
+    /// The key allows none of these verbs, any one of which would be enough to look.
     Verbs(&'static [Verb]),
-    /// This name; none is all names.
+    /// The key is not for this name; none stands for all names.
     Name(Option<String>),
-    /// All that another key is for, or is to be for.
+    /// The key's scope does not include all of this scope, which another key has or is to have.
     Scope(Box<Scope>),
-    /// So long a time.
+    /// The key ends too soon to make one that lasts this long.
     Time,
 }
 
@@ -201,7 +201,7 @@ impl Denied {
         }
     }
 
-    /// Whether another key is needed before anything can be said about what is allowed.
+    /// Whether the request needs another key: this one identifies nobody.
     pub const fn is_about_the_key(&self) -> bool {
         !matches!(self, Denied::NotAllowed { .. })
     }

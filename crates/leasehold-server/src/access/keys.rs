@@ -1,7 +1,7 @@
 //! The records of keys, in the server's own namespace.
 //!
-//! Promise: each change is one write, decided on the record as it is. A key is stored before it is shown. Non-promise: a key
-//! whose maker died in between was never shown; revoke it.
+//! Promise: each change is one write, decided on the current record. A key is stored before it is shown. Non-promise: if the
+//! process dies in between, the key exists and was never shown; revoke it.
 
 use super::record::{KeyRecord, Made, Origin, Revoked, State, Use};
 use super::scope::Scope;
@@ -18,16 +18,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The folder of keys, and of when they were last used: apart, so that using a key never delays its end.
+/// The folders of keys, and of the times at which they were last used: separate, so that using a key never delays revoking it.
 pub(super) const KEYS: &str = "key";
 pub(super) const USES: &str = "use";
-/// Written whenever a key has changed, so that one watch tells of all of them.
+/// Written whenever a key changes, so that one watch covers all of them.
 const CHANGES: &str = "changes";
 pub(super) const KIND: &str = "key";
 const USE_KIND: &str = "key-use";
 const CHANGE_KIND: &str = "key-changes";
 const PAGE: usize = 200;
-/// A use is recorded if the last one was longer ago than this.
+/// A use is recorded only if the last recorded one was longer ago than this.
 const USE_GRAIN: Duration = Duration::from_secs(60);
 
 /// The records of keys in a store. The store is opened in [`leasehold_stores::Namespace::server`].
@@ -37,50 +37,50 @@ pub struct Keys {
     clock: Arc<dyn Clock>,
 }
 
-/// What a new key is to be.
+/// A key to be made.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// What people call it.
+    /// Its label, for people.
     pub label: Label,
-    /// What it is for.
+    /// Its scope.
     pub scope: Scope,
-    /// For how long; none is for ever.
+    /// How long it is valid; none means for ever.
     pub lasts: Option<Duration>,
-    /// When it ends at the latest, by the store's clock.
+    /// The latest time at which it may end, by the store's clock.
     pub not_after: Option<Timestamp>,
-    /// Who makes it.
+    /// The operator or server that makes it.
     pub by: Who,
 }
 
 /// How a key is replaced.
 #[derive(Debug, Clone)]
 pub struct Rotation {
-    /// For how long the old one still counts.
+    /// How long the old one is still accepted.
     pub overlap: Duration,
-    /// For how long the new one does. None is for as long as the old one did from its creation.
+    /// How long the new one is valid; if none, as long as the old one was from its creation.
     pub lasts: Option<Duration>,
-    /// When the new one ends at the latest, by the store's clock.
+    /// The latest time at which the new one may end, by the store's clock.
     pub not_after: Option<Timestamp>,
-    /// Who asks.
+    /// The operator who asks for it.
     pub by: Who,
 }
 
 /// A key as listings show it.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// Its record.
+    /// The record, which does not contain the key's text.
     pub record: KeyRecord,
     /// When it was last used, to the minute.
     pub used: Option<Timestamp>,
-    /// Whether it counts, by the store's clock.
+    /// Whether it is in force, by the store's clock.
     pub state: State,
 }
 
-/// Where a new key comes from.
+/// The origin of a new key.
 enum Source {
     Person,
     Token(Origin),
-    /// The key that it takes the place of, and where that came from.
+    /// The key that it replaces, and that key's origin.
     Rotation(KeyId, Option<Origin>),
 }
 
@@ -114,13 +114,13 @@ impl Keys {
         &self.store
     }
 
-    /// The same, by another clock.
+    /// The same, with another clock.
     #[must_use]
     pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
         Keys { clock, ..self }
     }
 
-    /// The same, by another way to their store.
+    /// The same, through another handle of their store.
     pub(crate) fn on(self, store: Arc<dyn Store>) -> Self {
         Keys { store, ..self }
     }
@@ -138,14 +138,14 @@ impl Keys {
         self.now().await.map(|_| ())
     }
 
-    /// The store's time: not behind its clock when this returns.
+    /// The store's time, not behind its clock when this returns.
     pub(crate) async fn now(&self) -> Result<Timestamp> {
         let asked = self.clock.now();
         let now = self.store.read(&Key::new(Shelf::Access, &LeaseName::new(CHANGES)?)).await?.now;
         Ok(Anchor { now, asked }.at_latest(self.clock.now(), self.grain()))
     }
 
-    /// Makes a key. Its text is in the answer, and nowhere else.
+    /// Makes a key. Its text is in the answer and nowhere else.
     pub async fn create(&self, wanted: NewKey) -> Result<(Secret, KeyRecord)> {
         let secret = Secret::random(wanted.scope.verbs);
         let record = self.add(&secret, &wanted, Source::Person).await?;
@@ -153,32 +153,32 @@ impl Keys {
         Ok((secret, record))
     }
 
-    /// The same for whoever has a token. Nobody is told: no server can have looked for a key that is as new as this.
+    /// The same for the bearer of a token, without a hint to other servers: none can have looked for so new a key.
     pub(crate) async fn exchange(&self, wanted: NewKey, origin: Origin) -> Result<(Secret, KeyRecord)> {
         let secret = Secret::random(wanted.scope.verbs);
         let record = self.add(&secret, &wanted, Source::Token(origin)).await?;
         Ok((secret, record))
     }
 
-    /// Whether nobody has made a key yet.
+    /// Whether there is no key yet.
     pub async fn is_empty(&self) -> Result<bool> {
         let after = LeaseName::new(KEYS)?;
         let page = self.store.list(Shelf::Access, Range::new(Some(&after), 1)).await?;
         Ok(!page.entries.iter().any(|(name, _)| name.folder() == Some(KEYS)))
     }
 
-    /// Makes the first key, which may do everything, if there is none and nobody else makes it at the same time.
+    /// Makes the first key, which may do everything, if there is none and no other server is faster.
     pub async fn bootstrap(&self, by: Who) -> Result<Option<(Secret, KeyRecord)>> {
         let secret = Keys::first_secret()?;
         Ok(self.bootstrap_as(&secret, by).await?.map(|record| (secret, record)))
     }
 
-    /// A text for the first key, which does not count yet.
+    /// A text for the first key, which is not valid yet.
     pub fn first_secret() -> Result<Secret> {
         Ok(Secret::with_id(Scope::everything()?.verbs, &KeyId::first()))
     }
 
-    /// Makes the first key with this text, if there is none. The same again changes nothing. None if there are other keys.
+    /// Makes the first key with this text, if there is none. Repeating it changes nothing. None if there are other keys.
     pub async fn bootstrap_as(&self, secret: &Secret, by: Who) -> Result<Option<KeyRecord>> {
         if !self.is_empty().await? {
             let found = self.look(&secret.id()).await?.record;
@@ -223,7 +223,7 @@ impl Keys {
         Ok(before.record.unwrap_or_else(|| record(before.anchor.now)))
     }
 
-    /// Ends a key. Ending one that was ended changes nothing.
+    /// Revokes a key. Repeating it changes nothing.
     pub async fn revoke(&self, id: &KeyId, by: &Who, why: &Why) -> Result<KeyRecord> {
         let decide = |stored: &Option<KeyRecord>, now: Timestamp| {
             let record = stored.as_ref().ok_or_else(|| missing(id))?;
@@ -236,7 +236,7 @@ impl Keys {
         self.one(id).await
     }
 
-    /// Replaces a key by a new one for the same. The old one still counts for a while.
+    /// Replaces a key by a new one with the same scope. The old one stays valid for a while.
     pub async fn rotate(&self, id: &KeyId, rotation: &Rotation) -> Result<(Secret, KeyRecord)> {
         let seen = self.document(id)?.look(self.clock.now()).await?;
         let (old, now) = (seen.record.ok_or_else(|| missing(id))?, seen.anchor.now);
@@ -261,7 +261,7 @@ impl Keys {
         let is_done = |seen: &Option<KeyRecord>| seen.as_ref().is_some_and(|r| r.rotated_to.as_ref() == Some(&new));
         let fate = |seen: &Option<KeyRecord>| if is_done(seen) { Fate::Applied } else { Fate::NotApplied };
         if let Err(error) = self.change(id, &decide, &fate).await {
-            // It was never shown, so nobody has it.
+            // It was never shown, so nobody can use it.
             let why = Why::new(format!("the rotation of {id} failed"))?;
             let _ = self.revoke(&new, &rotation.by, &why).await;
             return Err(error);
@@ -279,7 +279,7 @@ impl Keys {
         self.document(id)?.look(self.clock.now()).await
     }
 
-    /// Every key, by id, and the store's time. A damaged record is an error of its own: it hides no other.
+    /// Every key, by id, and the store's time. A damaged record is an error of its own and hides no other.
     pub async fn list(&self) -> Result<(Vec<Result<Listed>>, Timestamp)> {
         let (mut keys, mut uses) = (Vec::new(), HashMap::new());
         let mut after: Option<LeaseName> = None;
@@ -309,7 +309,7 @@ impl Keys {
         Ok((keys.into_iter().map(|record| record.map(listed)).collect(), now))
     }
 
-    /// Keys from just after an id, by id, where the next page begins, and the store's time. A damaged record is left out.
+    /// The keys after an id, in order, where the next page begins, and the store's time. Damaged records are left out.
     pub(crate) async fn page(
         &self,
         after: Option<&KeyId>,
@@ -321,7 +321,7 @@ impl Keys {
         let (mut found, mut last, mut is_all) = (Vec::new(), None, !is_full);
         for (name, value) in page.entries {
             let Some((KEYS, id)) = name.as_str().split_once('/') else {
-                // What follows the last key is no key.
+                // The shelf has other records after the keys.
                 is_all = true;
                 break;
             };
@@ -336,14 +336,14 @@ impl Keys {
         Ok((listed, last.filter(|_| !is_all), now))
     }
 
-    /// When a key was last used, as far as that can be read.
+    /// When a key was last used, if that can be read.
     async fn last_use(&self, id: &KeyId) -> Option<Timestamp> {
         let key = Key::new(Shelf::Access, &id.record(USES).ok()?);
         let value = self.store.read(&key).await.ok()?.value?;
         codec::decode::<Use>(USE_KIND, &value.bytes, key.name.as_str()).ok()?.at
     }
 
-    /// The ids of up to `most` keys, whatever their records say.
+    /// The ids of up to `most` keys, in whatever state they are.
     pub(crate) async fn ids(&self, most: usize) -> Result<Vec<KeyId>> {
         let (mut ids, mut after) = (Vec::new(), LeaseName::new(KEYS)?);
         loop {
@@ -355,7 +355,7 @@ impl Keys {
             let before = ids.len();
             ids.extend(keys.filter_map(|id| id.parse::<KeyId>().ok()));
             match page.entries.last() {
-                // What follows the last key is no key.
+                // The shelf has other records after the keys.
                 Some((last, _)) if page.more && ids.len() > before && ids.len() < most => after = last.clone(),
                 _ => break,
             }
@@ -364,7 +364,7 @@ impl Keys {
         Ok(ids)
     }
 
-    /// Records that a key is used, unless that was recorded a moment ago.
+    /// Records that a key is used, unless that was recorded recently.
     pub(crate) async fn record_use(&self, id: &KeyId) -> Result<()> {
         let key = Key::new(Shelf::Access, &id.record(USES)?);
         let document = Document::<Use>::new(self.store.as_ref(), key, USE_KIND, format!("the last use of key {id}"));
@@ -379,7 +379,7 @@ impl Keys {
         Ok(hints::watch(self.store.clone(), Key::new(Shelf::Access, &LeaseName::new(CHANGES)?)))
     }
 
-    /// Hints at a change. What is lost of it only means that servers notice when they next read the key.
+    /// Hints at a change. If the hint is lost, servers notice the change when they next read the key.
     async fn tell(&self) {
         let Ok(name) = LeaseName::new(CHANGES) else { return };
         let key = Key::new(Shelf::Access, &name);

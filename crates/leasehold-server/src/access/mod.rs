@@ -1,14 +1,14 @@
 //! Who may do what: keys, what each allows, and the one function that decides.
 //!
 //! - [`Verb`], [`Scope`]: what a key allows.
-//! - [`Secret`]: a key as its bearer has it. It is shown once, and stored as a hash.
+//! - [`Secret`]: the text of a key. It is shown once, and stored as a hash.
 //! - [`Keys`]: the records of keys, in the server's own namespace: created, rotated, revoked, listed; exchanged ones are removed.
-//! - [`KeyRing`]: the keys that a server has lately seen; from the text of a request to its [`Caller`].
-//! - [`Caller::may`]: whether it may. Pure.
+//! - [`KeyRing`]: the keys that a server has seen recently; from the text of a request to its [`Caller`].
+//! - [`Caller::may`]: whether a caller may do something. Pure.
 //!
-//! Promise: nothing is allowed that the record of the key does not say, and what is said of a key by its record counts on every
-//! server within [`ring::FRESH`] and the time of a read. Whether it has expired is judged by the store's clock. Non-promise:
-//! whoever can open the store can write any record of it, also these.
+//! Promise: nothing is allowed that the key's record does not allow, and a change of that record takes effect on every server
+//! within [`ring::FRESH`] and the time of a read. The store's clock decides whether a key has expired. Non-promise: anyone who
+//! can open the store can write any of its records, these included.
 
 mod base32;
 mod caller;

@@ -1,32 +1,32 @@
-//! What is stored of a key.
+//! What is stored about a key.
 
 use super::scope::Scope;
 use super::secret::{Hash, KeyId};
 use leasehold_core::{Label, Timestamp, Who, Why};
 use serde::{Deserialize, Serialize};
 
-/// The record of a key: all but its text.
+/// The record of a key, without its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
-    /// Its id.
+    /// The public id, which is in the key's text too.
     pub id: KeyId,
-    /// What people call it.
+    /// Its label, for people.
     pub label: Label,
     pub(crate) hash: Hash,
-    /// What it is for.
+    /// Its scope.
     pub scope: Scope,
     /// Who made it, and when.
     pub created: Made,
-    /// From when on it counts no more, by the store's clock; none is never.
+    /// When it expires, by the store's clock; none means never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Who ended it, if anybody did.
+    /// Who revoked it, if anybody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<Revoked>,
-    /// The key that it takes the place of.
+    /// The key that it replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotated_from: Option<KeyId>,
-    /// The key that takes its place.
+    /// The key that replaces it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotated_to: Option<KeyId>,
     /// Whose token it was exchanged for; none if somebody made it by hand.
@@ -39,7 +39,7 @@ pub struct KeyRecord {
 pub struct Origin {
     /// The issuer of the token.
     pub issuer: String,
-    /// Whom it was about.
+    /// The subject of the token.
     pub subject: String,
 }
 
@@ -48,34 +48,34 @@ pub struct Origin {
 pub struct Made {
     /// An operator, or a server.
     pub by: Who,
-    /// By the store's clock.
+    /// When, by the store's clock.
     pub at: Timestamp,
 }
 
-/// Who ended a key, and why.
+/// Who revoked a key, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
-    /// An operator.
+    /// The operator who revoked it.
     pub by: Who,
-    /// The operator's reason.
+    /// The operator's reason, for listings.
     pub why: Why,
-    /// By the store's clock.
+    /// When, by the store's clock.
     pub at: Timestamp,
 }
 
-/// Whether a key counts.
+/// Whether a key is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The key may be used.
     Active,
     /// The key could be used until this time.
     Expired(Timestamp),
-    /// Somebody ended it.
+    /// It was revoked at this time.
     Revoked(Timestamp),
 }
 
 impl State {
-    /// The word for it.
+    /// The word for it in listings and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             State::Active => "active",
@@ -86,7 +86,7 @@ impl State {
 }
 
 impl KeyRecord {
-    /// Whether it counts at this time of the store's clock.
+    /// Whether it is in force at this time of the store's clock.
     pub fn state(&self, now: Timestamp) -> State {
         match (&self.revoked, self.expires) {
             (Some(revoked), _) => State::Revoked(revoked.at),

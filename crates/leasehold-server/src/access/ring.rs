@@ -1,8 +1,8 @@
-//! The keys that a server has lately seen.
+//! The keys that a server has seen recently.
 //!
-//! Promise: what was read of a key counts for [`FRESH`] at most, and for less where the store tells of changes, so a revocation
-//! counts within seconds on every server. A store that does not answer lets nobody in. However many made-up keys are tried, those
-//! that the store has are looked up without waiting for them. Non-promise: it makes no keys.
+//! Promise: what was read about a key is used for [`FRESH`] at most, and for less where the store hints at changes, so a revocation
+//! takes effect within seconds on every server. If the store does not answer, nobody is let in. However many made-up keys are
+//! tried, real keys are looked up without waiting for them. Non-promise: it makes no keys.
 
 use super::caller::{Caller, Denied};
 use super::keys::Keys;
@@ -20,31 +20,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
-/// For how long a key is not read again.
+/// How long a key is not read again.
 pub const FRESH: Duration = Duration::from_secs(2);
-/// How many keys are remembered that the store has. Only those who make keys can make them more.
+/// How many keys that exist in the store are remembered. Only those who make keys can raise their number.
 const KNOWN: usize = 20_000;
-/// The same for those that it does not have, or that were not read yet. Apart, so that they drive out nobody.
+/// The same for keys that do not exist, or were not read yet. Counted separately, so that they displace no real key.
 const UNKNOWN: usize = 2_000;
-/// How many keys that were never found are looked up at once, so that somebody who tries one after another keeps nobody else
-/// from the store, and how long one waits for its turn.
+/// How many keys that were never found are looked up at once, so that a client that tries one after another keeps nobody else
+/// from the store; and how long one waits for its turn.
 const STRANGERS: usize = 8;
 const TURN: Duration = Duration::from_secs(5);
-/// How long after the keys were listed for those who wait for a turn they are listed again, at the earliest.
+/// The least time between two listings of all keys for those who wait for a turn.
 const LISTING_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer of the store about its time is counted on from.
+/// How long the store's time is extrapolated from one answer.
 const TIME_COUNTS: Duration = Duration::from_secs(60);
-/// How long after a use is recorded the next one is, at the earliest.
+/// The least time between two recorded uses of a key.
 const USE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Why somebody is not let in.
+/// Why a request is not let in.
 #[derive(Debug)]
 pub enum Refused {
-    /// By the key.
+    /// Because of its key.
     Denied(Denied),
     /// The key could not be looked up.
     Store(Error),
-    /// So many keys that nobody knows are tried that this one, which is not known either, had no turn.
+    /// So many unknown keys are being tried that this one, also unknown, did not get its turn.
     Crowded,
 }
 
@@ -60,31 +60,31 @@ impl From<Error> for Refused {
     }
 }
 
-/// The keys that a server has lately seen.
+/// The keys that a server has seen recently.
 #[derive(Debug, Clone)]
 pub struct KeyRing(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     keys: Keys,
-    /// The same for keys that are known: neither strangers nor those who list and make keys delay them.
+    /// Another handle, for keys that are known, so that neither strangers nor those who list and make keys delay them.
     known: Keys,
     remembered: Mutex<Remembered>,
-    /// Counts the store's hints: what was asked for before the last one does not count any more.
+    /// Counts the store's hints: what was asked for before the last one is out of date.
     hints: AtomicU64,
     /// Turns at looking up keys that nobody knows yet.
     strangers: Semaphore,
-    /// Told when somebody has to wait for such a turn.
+    /// Notified when a request has to wait for such a turn.
     crowded: Notify,
-    /// Counts the listings of keys that followed.
+    /// Counts the listings of keys that followed such a notification.
     listings: watch::Sender<u64>,
-    /// The store's time when it was last asked for.
+    /// The store's time, as it was last read.
     time: Mutex<Option<Anchor>>,
 }
 
 #[derive(Debug, Default)]
 struct Remembered {
-    /// Those that the store had when it was last asked.
+    /// The keys that existed when the store was last asked.
     known: HashMap<KeyId, Arc<Slot>>,
     unknown: HashMap<KeyId, Arc<Slot>>,
 }
@@ -95,13 +95,13 @@ impl Remembered {
             return slot.clone();
         }
         if self.unknown.len() >= UNKNOWN && !self.unknown.contains_key(id) {
-            // Somebody tries one key after another. Those under way keep their slots.
+            // A client tries one key after another. Lookups under way keep their slots.
             self.unknown.clear();
         }
         self.unknown.entry(id.clone()).or_default().clone()
     }
 
-    /// The store has this key.
+    /// Notes that the store has this key.
     fn know(&mut self, id: &KeyId, slot: Arc<Slot>, is_fresh: impl Fn(&Slot) -> bool) {
         if self.known.len() >= KNOWN && !self.known.contains_key(id) {
             self.known.retain(|_, slot| is_fresh(slot));
@@ -114,26 +114,26 @@ impl Remembered {
     }
 }
 
-/// One key.
+/// What is remembered of one key.
 #[derive(Debug, Default)]
 struct Slot {
     seen: Mutex<Option<Look>>,
-    /// Held while the record is read, so that it is read once for all who wait for it.
+    /// Locked while the record is read, so that it is read once for all who wait for it.
     reading: tokio::sync::Mutex<()>,
     used: Mutex<Option<Moment>>,
 }
 
-/// What was read of a key.
+/// What was read about a key.
 #[derive(Debug, Clone)]
 struct Look {
     record: Option<Arc<KeyRecord>>,
     anchor: Anchor,
-    /// How many hints had come when it was asked for.
+    /// How many hints had come when it was read.
     hints: u64,
 }
 
 impl KeyRing {
-    /// A ring of these keys. What their store says of its troubles goes to the log only.
+    /// A ring of these keys. Error details of their store go to the log only.
     pub fn new(keys: Keys) -> Self {
         let lanes = Lanes::new(Arc::new(Discreet::new(keys.store().clone())), CALLS_AT_ONCE / 4 * 3);
         KeyRing(Arc::new(Shared {
@@ -148,12 +148,12 @@ impl KeyRing {
         }))
     }
 
-    /// The records themselves.
+    /// The records behind this ring.
     pub fn keys(&self) -> &Keys {
         &self.0.keys
     }
 
-    /// The time of the keys' store, by which all servers judge alike. It is asked for once in a while, and counted on from there.
+    /// The time of the keys' store, which all servers go by. It is read now and then, and extrapolated in between.
     pub async fn now(&self) -> Result<Timestamp> {
         let keys = &self.0.known;
         let known = *self.0.time.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,20 +166,20 @@ impl KeyRing {
         Ok(anchor.now)
     }
 
-    /// Whoever bears this key. `text` is what follows `Bearer`, or a sign-in form's field; none if there is none.
+    /// The caller with this key. `text` is what follows `Bearer`, or the field of the sign-in form; none if there is none.
     pub async fn caller(&self, text: Option<&str>) -> Result<Caller, Refused> {
         let secret = Secret::parse(text.ok_or(Denied::Missing)?).map_err(Denied::Malformed)?;
         let id = secret.id();
         let slot = self.remembered().slot(&id);
         let look = self.look(&id, &slot).await?;
-        // Before anything is said of a key, its bearer must have shown that it is theirs.
+        // Nothing is said about a key before its bearer has shown its whole text.
         let record = look.record.as_ref().filter(|record| record.hash == secret.hash()).ok_or(Denied::Unknown)?;
         let caller = self.judge(record, look.anchor)?;
         self.note_use(&id, &slot);
         Ok(caller)
     }
 
-    /// The same caller by what its key's record says now: for what lasts longer than a moment.
+    /// The same caller by the key's present record: for requests that last longer than a moment.
     pub async fn again(&self, caller: &Caller) -> Result<Caller, Refused> {
         let slot = self.remembered().slot(&caller.key);
         let look = self.look(&caller.key, &slot).await?;
@@ -187,7 +187,7 @@ impl KeyRing {
         Ok(self.judge(record, look.anchor)?)
     }
 
-    /// Waits until the caller's key counts no more, and says why. A store that does not answer ends nothing by itself.
+    /// Waits until the caller's key is no longer valid; returns why. A store that does not answer ends nothing by itself.
     pub async fn until_denied(&self, caller: &Caller) -> Denied {
         let clock = self.0.keys.clock();
         loop {
@@ -198,8 +198,8 @@ impl KeyRing {
         }
     }
 
-    /// Keeps up with the store for as long as it is polled: at each hint of a change what was read counts no more, and where many
-    /// strangers wait for a turn, the keys are listed to tell who is none.
+    /// Keeps up with the store while it is polled: at each hint of a change what was read is discarded, and when many unknown keys
+    /// wait for a turn, all keys are listed to find the real ones among them.
     pub async fn follow(&self) {
         tokio::join!(self.follow_hints(), self.follow_crowds());
     }
@@ -260,7 +260,7 @@ impl KeyRing {
         Ok(look)
     }
 
-    /// A turn for a key that nobody knows yet; none for those that the store has, which need none.
+    /// A turn to look up a key that is not known yet; none for a known key, which needs no turn.
     async fn turn(&self, id: &KeyId) -> Result<Option<SemaphorePermit<'_>>, Refused> {
         if self.remembered().known.contains_key(id) {
             return Ok(None);
@@ -290,7 +290,7 @@ impl KeyRing {
         self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the use in the background, once in a while: nobody waits for it.
+    /// Records the use in the background, now and then: nobody waits for it.
     fn note_use(&self, id: &KeyId, slot: &Slot) {
         let now = self.0.keys.clock().now();
         let mut used = slot.used.lock().unwrap_or_else(PoisonError::into_inner);

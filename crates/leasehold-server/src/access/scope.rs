@@ -1,4 +1,4 @@
-//! What a key is for: a namespace, names in it, and verbs.
+//! The scope of a key: a namespace, names in it, and verbs.
 
 use super::verb::VerbSet;
 use leasehold_core::{Error, NamePattern, Result};
@@ -10,17 +10,17 @@ use std::str::FromStr;
 /// The most patterns that a key may have.
 const MAX_PATTERNS: usize = 32;
 
-/// The namespaces of a key.
+/// The namespaces that a key is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Namespaces {
-    /// This one.
+    /// A single namespace.
     One(Namespace),
-    /// All but the servers' own.
+    /// Every namespace but the servers' own.
     All,
 }
 
 impl Namespaces {
-    /// Whether a namespace is among them. The servers' own never is.
+    /// Whether they include a namespace. They never include the servers' own.
     pub fn has(&self, namespace: &Namespace) -> bool {
         !namespace.is_server()
             && match self {
@@ -50,20 +50,20 @@ impl FromStr for Namespaces {
     }
 }
 
-/// What a key is for.
+/// What a key may be used for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Text", into = "Text")]
 pub struct Scope {
-    /// Where.
+    /// The namespaces that it includes.
     pub namespaces: Namespaces,
-    /// Which leases, jobs and queues.
+    /// The patterns of names of leases, jobs and queues.
     pub names: Vec<NamePattern>,
-    /// What may be done.
+    /// The verbs that it allows.
     pub verbs: VerbSet,
 }
 
 impl Scope {
-    /// This scope, if it is for anything.
+    /// A scope; an error if it allows nothing.
     pub fn new(namespaces: Namespaces, names: Vec<NamePattern>, verbs: VerbSet) -> Result<Self> {
         if verbs.is_empty() {
             return Err(Error::invalid(
@@ -76,12 +76,12 @@ impl Scope {
         Ok(Scope { namespaces, names, verbs })
     }
 
-    /// Everything, everywhere.
+    /// Every verb on every name in every namespace.
     pub fn everything() -> Result<Self> {
         Scope::new(Namespaces::All, vec!["*".parse()?], VerbSet::ALL)
     }
 
-    /// Whether it is for every namespace and every name that the other is for.
+    /// Whether it includes every namespace and every name of the other.
     pub fn reaches(&self, other: &Scope) -> bool {
         let has_namespaces = match &other.namespaces {
             Namespaces::One(namespace) => self.namespaces.has(namespace),
@@ -91,12 +91,12 @@ impl Scope {
         has_namespaces && other.names.iter().all(has_name)
     }
 
-    /// Whether it is for all that the other is for.
+    /// Whether it includes all of the other.
     pub fn includes(&self, other: &Scope) -> bool {
         self.reaches(other) && other.verbs.iter().all(|verb| self.verbs.has(verb))
     }
 
-    /// Whether it includes this name; none is what concerns all names.
+    /// Whether it includes this name; none stands for what concerns all names.
     pub fn covers(&self, name: Option<&str>) -> bool {
         self.names.iter().any(|pattern| match name {
             Some(name) => pattern.matches(name),
@@ -105,7 +105,7 @@ impl Scope {
     }
 }
 
-/// Refuses no name patterns, and too many.
+/// Refuses an empty list of name patterns, and too long a one.
 pub fn check_patterns(names: &[NamePattern]) -> Result<()> {
     if names.is_empty() || names.len() > MAX_PATTERNS {
         let form = format!("a key has 1 to {MAX_PATTERNS} name patterns; `*` stands for all names");

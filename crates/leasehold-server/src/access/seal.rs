@@ -1,20 +1,20 @@
-//! What servers hide from clients with a secret that all of them share: where listings continue, what was counted for an order, and
-//! the keys in cookies.
+//! What servers hide from clients, with a secret that all servers share: where listings continue, what was counted for an
+//! order, and the keys in cookies.
 //!
-//! A cursor holds the name that a listing continues after, which may be one that its bearer is not to know. It counts in that
-//! listing alone. A confirmation says what a server has counted, so that an order acts on that and on nothing that its bearer made
-//! up. It counts for that order alone.
+//! A cursor contains the name after which a listing continues, which its bearer may not be allowed to know. It is valid in that
+//! listing only. A confirmation contains what a server has counted, so that an order acts on that and on nothing that its bearer
+//! made up. It is valid for that order only.
 //!
-//! The cookie of a session is the key itself, encrypted (AES-256-GCM) with a secret that lies beside the keys in the servers' own namespace,
-//! made by the first server that needs it. So:
-//! - any server of the same store knows the session, also after a restart, and none has to remember it;
-//! - whoever gets hold of a cookie has a session that ends after [`LASTS`], not a key that other programs accept;
-//! - whoever reads the store, or a copy of it, cannot make a session: that takes the key, of which it has only the hash;
-//! - a key that is revoked or expires ends its sessions at the next request, because each request asks for the key.
+//! The cookie of a session is the key itself, encrypted (AES-256-GCM) with a secret that is stored with the keys in the servers'
+//! own namespace, made by the first server that needs it. So:
+//! - any server of the same store knows the session, even after a restart, and none has to remember it;
+//! - a stolen cookie is a session that ends after [`LASTS`], not a key that other programs accept;
+//! - somebody who reads the store, or a copy of it, cannot make a session: that takes the key, and the store has only its hash;
+//! - a key that is revoked or expires ends its sessions at the next request, because each request checks the key.
 //!
 //! Rejected: sessions in memory (another server would not know them), records of sessions (a write for each sign-in, and a
-//! record that allows what a key does), a signature over the key's id with something from the store (whoever reads a backup
-//! could sign). Non-promise: signing out makes the browser forget the cookie; a copy of it counts until it ends.
+//! record that allows what a key does), a signature over the key's id with something from the store (anyone who reads a backup
+//! could sign). Non-promise: signing out makes the browser forget the cookie; a copy of it is valid until it ends.
 
 use super::Keys;
 use base64::Engine;
@@ -30,9 +30,9 @@ use tokio::sync::OnceCell;
 
 /// How long a session lasts.
 pub const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// What a sealed key is for, so that it is no other sealed thing.
+/// The purpose of a sealed key, so that nothing else that is sealed passes for one.
 const PURPOSE: &[u8] = b"leasehold page session 1";
-/// The same of where a listing continues, and of what was counted.
+/// The purposes of cursors and of confirmations.
 const CURSOR: &[u8] = b"leasehold cursor 1";
 const CONFIRMATION: &[u8] = b"leasehold confirmation 1";
 const RECORD: &str = "page/seal";
@@ -47,7 +47,7 @@ struct Stored {
     secret: Option<String>,
 }
 
-/// The seal, once it was read.
+/// The seal, once it has been read.
 #[derive(Debug, Default)]
 pub struct Sealing(OnceCell<Seal>);
 
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Sealing {
-    /// The seal, which is read once.
+    /// The seal, which is read from the store once.
     pub async fn seal(&self, keys: &Keys) -> Result<&Seal> {
         self.0.get_or_try_init(|| Seal::read(keys)).await
     }
@@ -110,23 +110,23 @@ impl Seal {
         Some(self.sealing.open_in_place(once, Aad::from(purpose), &mut sealed).ok()?.to_vec())
     }
 
-    /// Just after this name of this listing, as a client carries it: the name may be one that it is not to know. `listing` tells
-    /// it from all others: what is listed, and where.
+    /// A cursor just after this name of this listing, sealed because the client may not be allowed to know the name. `listing`
+    /// identifies the listing: what is listed, and where.
     pub fn cursor(&self, listing: &[&str], after: &LeaseName) -> Result<String> {
         self.sealed(&purpose(CURSOR, listing), after.as_str().into())
     }
 
-    /// The name that a cursor of this listing is just after.
+    /// The name in a cursor of this listing.
     pub fn after(&self, listing: &[&str], cursor: &str) -> Option<LeaseName> {
         LeaseName::new(String::from_utf8(self.opened(&purpose(CURSOR, listing), cursor)?).ok()?).ok()
     }
 
-    /// What was counted for this order, as a client carries it. `order` tells it from all others: what is to be done, and where.
+    /// A confirmation: what was counted for this order, sealed. `order` identifies the order: what is to be done, and where.
     pub fn confirmation(&self, order: &[&str], counted: Vec<u8>) -> Result<String> {
         self.sealed(&purpose(CONFIRMATION, order), counted)
     }
 
-    /// What was counted for this order, if a server has sealed it.
+    /// What was counted for this order, if a server sealed it.
     pub fn counted(&self, order: &[&str], confirmation: &str) -> Option<Vec<u8>> {
         self.opened(&purpose(CONFIRMATION, order), confirmation)
     }
@@ -143,12 +143,12 @@ impl Seal {
         let made = u64::from_be_bytes(when.try_into().ok()?);
         let lasts = u64::try_from(LASTS.as_millis()).unwrap_or(u64::MAX);
         let now = now.as_millis();
-        // A little before it was made is what another server has counted on from the store's time.
+        // Servers extrapolate the store's time, so it may seem to be made a little in the future.
         let is_current = now < made.saturating_add(lasts) && made < now.saturating_add(lasts);
         is_current.then(|| String::from_utf8(key.to_vec()).ok()).flatten()
     }
 
-    /// The token of the forms of a session, or of whoever has this cookie and none yet.
+    /// The token for the forms of a session, or of a visitor with this cookie who has no session yet.
     pub fn token(&self, cookie: &str) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&self.tokens, cookie.as_bytes()))
     }
@@ -160,7 +160,7 @@ impl Seal {
     }
 }
 
-/// What something of this kind is for. No two listings or orders have the same: each word comes with its length.
+/// The purpose of a sealed text. No two listings or orders have the same one, because each word comes with its length.
 fn purpose(kind: &[u8], words: &[&str]) -> Vec<u8> {
     let mut purpose = kind.to_vec();
     for word in words {

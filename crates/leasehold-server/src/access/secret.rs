@@ -1,9 +1,9 @@
-//! A key as its bearer has it.
+//! The text of a key.
 //!
 //! Its text is `lh_`, a letter that tells what it allows, `_`, the key's id (8 characters), 256 random bits (52) and a checksum
-//! (7), in lower-case base 32. By the checksum a typing error is told from a key that nobody knows.
+//! (7), in lower-case base 32. The checksum distinguishes a typing error from an unknown key.
 //!
-//! Promise: neither `Debug` nor a message shows it, and comparing takes the same time wherever two differ.
+//! Promise: neither `Debug` nor a message shows it, and a comparison takes the same time wherever two texts differ.
 
 use super::base32;
 use super::verb::VerbSet;
@@ -61,7 +61,7 @@ impl FromStr for KeyId {
 
     fn from_str(text: &str) -> Result<Self> {
         if text.starts_with(PREFIX) {
-            // Whoever pastes the key itself must not find it in a message.
+            // Somebody who pastes the key itself must not find it in a message.
             let form =
                 "that is a key itself; use its id, the 8 characters after `lh_w_`, as `leasehold key ls` lists it";
             return Err(Error::invalid("key id", "lh_***", form));
@@ -93,7 +93,7 @@ impl From<KeyId> for String {
 pub struct Secret(String);
 
 impl Secret {
-    /// A new one, for what allows these verbs.
+    /// A new key that allows these verbs.
     pub(crate) fn random(verbs: VerbSet) -> Self {
         Secret::with_id(verbs, &KeyId::random())
     }
@@ -110,7 +110,7 @@ impl Secret {
         Secret(text)
     }
 
-    /// Reads one, or says what is wrong with it, without any of its characters.
+    /// Parses a key, or says what is wrong with it without quoting any of it.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let mut parts = text.strip_prefix(PREFIX).ok_or("it does not begin with `lh_`")?.chars();
         if !parts.next().is_some_and(|letter| LETTERS.contains(letter)) || parts.next() != Some('_') {
@@ -149,7 +149,7 @@ impl Secret {
         Hash(hash)
     }
 
-    /// The text itself. To be shown once, to whoever asked for the key.
+    /// The text itself, to be shown once, to the one who asked for the key.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -166,7 +166,7 @@ impl fmt::Debug for Secret {
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Hash([u8; 32]);
 
-/// In constant time, so that nobody learns a hash by trying.
+/// Compared in constant time, so that nobody can find out a hash by trying.
 impl PartialEq for Hash {
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()

@@ -1,7 +1,7 @@
-//! The end of exchanged keys: they are many, nobody revokes them, and nobody asks for them once they have expired.
+//! Removing exchanged keys: there are many, nobody revokes them, and nobody uses them once they have expired.
 //!
-//! Promise: only keys that were exchanged are removed, at least [`REMEMBERED`] after they expired by the store's clock; a bounded
-//! number of records is read for it. Non-promise: when that happens depends on how many are made.
+//! Promise: only exchanged keys are removed, at least [`REMEMBERED`] after they expired by the store's clock, and a bounded number
+//! of records is read for it. Non-promise: when that happens depends on how many are made.
 
 use super::keys::{KEYS, KIND, Keys, USES};
 use super::record::KeyRecord;
@@ -9,13 +9,13 @@ use leasehold_core::store::{Change, Range};
 use leasehold_core::{Key, LeaseName, Result, Shelf, codec};
 use std::time::Duration;
 
-/// How long after its end an exchanged key is still listed.
+/// How long an exchanged key is still listed after it has expired.
 pub const REMEMBERED: Duration = Duration::from_secs(3600);
-/// How many records are read at once: more than are made meanwhile.
+/// How many records are read at once: more than are made in the meantime.
 const PAGE: usize = 64;
 
 impl Keys {
-    /// Removes what is to be removed among the records after this one; gives the last that was read, and none at the end.
+    /// Removes what has to be removed among the records after this one; returns the last one read, and none at the end.
     pub(crate) async fn sweep(&self, after: Option<&LeaseName>) -> Result<Option<LeaseName>> {
         let first = LeaseName::new(KEYS)?;
         let page = self.store().list(Shelf::Access, Range::new(Some(after.unwrap_or(&first)), PAGE)).await?;

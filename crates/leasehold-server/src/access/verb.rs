@@ -1,4 +1,4 @@
-//! What can be allowed.
+//! The verbs that a key can allow.
 
 use leasehold_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub enum Verb {
     /// Look at leases, queues, jobs, their history and events.
     Read,
-    /// Acquire, renew and release leases, tell progress, and use fences.
+    /// Acquire, renew and release leases, report progress, and use fences.
     Hold,
     /// Add items to queues, claim, complete and fail them.
     Work,
@@ -51,16 +51,16 @@ impl FromStr for Verb {
     }
 }
 
-/// Some verbs.
+/// A set of verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VerbSet(u8);
 
 impl VerbSet {
-    /// All of them.
+    /// The set of every verb.
     pub const ALL: VerbSet = VerbSet((1 << Verb::ALL.len()) - 1);
 
-    /// These.
+    /// The set of these verbs.
     pub fn of(verbs: impl IntoIterator<Item = Verb>) -> Self {
         VerbSet(verbs.into_iter().fold(0, |set, verb| set | 1 << verb as u8))
     }
@@ -75,12 +75,12 @@ impl VerbSet {
         Verb::ALL.into_iter().filter(move |verb| self.has(*verb))
     }
 
-    /// Whether there is none.
+    /// Whether it has no verb.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// What the text of a key begins with after `lh_`, so that people see what a key is for: by the most that it allows.
+    /// The letter after `lh_` in the text of a key, by the strongest verb that it allows, so that people see what it is for.
     pub fn letter(self) -> char {
         match self.iter().last() {
             Some(Verb::Admin) => 'a',

@@ -1,9 +1,9 @@
-//! A request to the API: who asks, where, about what, and which attempt at what it is.
+//! A request to the API: its caller, its namespace, its subject, and which attempt at which request it is.
 
 use super::idempotency::{Attempt, Idempotency};
 use super::problems::conflict;
 use crate::access::{Caller, Verb};
-use crate::serve::{Problem, Site, Unheard, bearer};
+use crate::serve::{Problem, Site, Undo, bearer};
 use axum::extract::{FromRequestParts, MatchedPath, Path};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
@@ -16,18 +16,18 @@ use std::time::Duration;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// What every handler knows of its request. Its namespace is one that the caller's key is for.
+/// What every handler knows about its request. The caller's key is for its namespace.
 #[derive(Debug)]
 pub struct Asked {
     pub site: Site,
     pub namespace: Namespace,
     pub caller: Caller,
-    /// Which request this is an attempt at, if it says so.
+    /// The request that this is an attempt at, if it has an `Idempotency-Key`.
     pub attempt: Option<Idempotency>,
-    /// When it was here: not before its client sent it.
+    /// When it was received, which is not before its client sent it.
     pub received: Moment,
-    /// How what is granted is undone if nobody takes the answer.
-    pub unheard: Unheard,
+    /// What to undo if nobody receives the answer.
+    pub undo: Undo,
     path: HashMap<String, String>,
 }
 
@@ -43,16 +43,16 @@ impl FromRequestParts<Site> for Asked {
         let namespace = Namespace::new(path.get("namespace").map(String::as_str).unwrap_or_default())?;
         caller.enters(&namespace)?;
         let attempt = attempt(&parts.headers)?.map(|key| {
-            // Its bearer's own secret is in it, so that nobody else can tell what it stands for.
+            // It contains the bearer's secret, so that nobody else can find out what it stands for.
             let secret = bearer(&parts.headers).ok().flatten().unwrap_or(caller.key.as_str());
             let part = |name: &str| path.get(name).map(String::as_str).unwrap_or_default();
-            // As they are understood, and not as they are spelled: a `/` in a name is `%2F` or `~`.
+            // As decoded, not as spelled: a `/` in a name is sent as `%2F` or `~`.
             let (name, queue, item) = (unescaped(part("name")), part("queue"), part("id"));
             let (method, endpoint) = (parts.method.as_str(), endpoint(parts));
             Idempotency::new(&[secret, namespace.as_str(), method, endpoint, &name, queue, item, key])
         });
-        let unheard = parts.extensions.get::<Unheard>().cloned().unwrap_or_default();
-        Ok(Asked { site: site.clone(), namespace, caller, attempt, received, unheard, path })
+        let undo = parts.extensions.get::<Undo>().cloned().unwrap_or_default();
+        Ok(Asked { site: site.clone(), namespace, caller, attempt, received, undo, path })
     }
 }
 
@@ -97,11 +97,11 @@ impl Asked {
         Ok(name)
     }
 
-    /// That the caller may look at something here: an answer is then filtered by name.
+    /// Checks that the caller may read something here. The answer is then filtered by name.
     pub fn lists(&self) -> Result<(), Problem> {
         match self.caller.scope().verbs.has(Verb::Read) {
             true => Ok(()),
-            // Says what the key lacks.
+            // The refusal says what the key lacks.
             false => Ok(self.caller.may(Verb::Read, &self.namespace, None)?),
         }
     }
@@ -119,13 +119,13 @@ impl Asked {
         Ok(queue_in(&self.coordinator().await?, name))
     }
 
-    /// The same for whoever keeps or ends a claim of one of its items.
+    /// The same for a worker that renews or ends a claim of one of its items.
     pub async fn queue_of_holder(&self) -> Result<Queue, Problem> {
         let name = self.queue_name(Verb::Work)?;
         Ok(queue_in(&self.coordinator_of_holder().await?, name))
     }
 
-    /// The queue in the path, for whoever found nothing there and waits.
+    /// The queue in the path, for a caller that found nothing there and waits.
     pub async fn queue_of_waiter(&self) -> Result<Queue, Problem> {
         let name = self.queue_name(Verb::Work)?;
         Ok(queue_in(&self.coordinator_of_waiter().await?, name))
@@ -136,23 +136,23 @@ impl Asked {
         Ok(self.part("id").parse()?)
     }
 
-    /// The coordinator of the namespace. To be asked for once it is known that the caller may do something there.
+    /// The coordinator of the namespace. Call it only once the caller is known to be allowed something there.
     pub async fn coordinator(&self) -> Result<Coordinator, Problem> {
-        // Who keeps a grant is not here.
+        // Holders use another one.
         Ok(self.site.coordinator(&self.namespace).await?)
     }
 
-    /// The same for whoever keeps or ends what it was granted.
+    /// The same for a holder that renews or ends what it was granted.
     pub async fn coordinator_of_holder(&self) -> Result<Coordinator, Problem> {
         Ok(self.site.coordinator_of_holder(&self.namespace).await?)
     }
 
-    /// The same for whoever was refused and waits.
+    /// The same for a caller that was refused and waits.
     pub async fn coordinator_of_waiter(&self) -> Result<Coordinator, Problem> {
         Ok(self.site.coordinator_of_waiter(&self.namespace).await?)
     }
 
-    /// What its grant is known by: the same for each attempt.
+    /// The nonce of its grant: the same for each attempt.
     pub fn nonce(&self) -> Nonce {
         self.attempt.as_ref().map_or_else(Nonce::random, Idempotency::nonce)
     }
@@ -162,7 +162,7 @@ impl Asked {
         self.attempt.as_ref().map(|request| request.at(words))
     }
 
-    /// Whoever is to hold something for this caller. Its machine is not known here: the key stands for it.
+    /// The holder id for a grant to this caller. Its machine is not known here, so the key stands for it.
     pub fn holder(&self, label: Option<Label>, nonce: Nonce) -> HolderId {
         self.caller.holder(label, nonce)
     }

@@ -17,17 +17,17 @@ pub async fn read(site: &Site, listing: &[&str], cursor: Option<&str>) -> Result
     name.map(Some).ok_or_else(unknown)
 }
 
-/// The refusal of a cursor, whatever is wrong with it.
+/// The refusal of an invalid cursor.
 pub fn unknown() -> Problem {
     Problem::invalid("this cursor is not from this listing; start again without a cursor").with("field", "cursor")
 }
 
-/// What every name begins with that is like a pattern.
+/// The prefix that all names matching a pattern have in common.
 pub fn prefix(pattern: &str) -> &str {
     pattern.split(['*', '?']).next().unwrap_or_default()
 }
 
-/// A name just before all that begin with this, so that a listing need not begin at the first; none to begin there.
+/// A name just before all that have this prefix, so that a listing need not begin at the first name; none to begin there.
 pub fn before(prefix: &str) -> Option<LeaseName> {
     const ORDER: &str = "-./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
     let last = prefix.chars().next_back()?;
@@ -42,18 +42,17 @@ pub fn before(prefix: &str) -> Option<LeaseName> {
     LeaseName::new(name).ok()
 }
 
-/// What the names begin with that somebody may see and looks for. A listing skips everything else, so that it costs no more for
-/// what lies in front of them.
+/// The prefixes of the names that a caller may see and looks for. A listing skips all other names, so they cost nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beginnings(Vec<String>);
 
 impl Beginnings {
-    /// Of the names that a key is for.
+    /// The prefixes of the names that a key is for.
     pub fn of(scope: &Scope) -> Self {
         Beginnings(scope.names.iter().map(|pattern| prefix(&pattern.to_string()).to_owned()).collect())
     }
 
-    /// Of all names.
+    /// No restriction.
     #[cfg(test)]
     pub fn everything() -> Self {
         Beginnings(vec![String::new()])
@@ -80,7 +79,7 @@ impl Beginnings {
         before(self.0.iter().min()?)
     }
 
-    /// Where a listing goes on after this name: there, or just before the next of them. None if there are no more.
+    /// Where a listing continues after this name: there, or just before the next of them. None if there are no more.
     pub fn after(&self, name: &LeaseName) -> Option<LeaseName> {
         if self.0.iter().any(|beginning| name.as_str().starts_with(beginning.as_str())) {
             return Some(name.clone());

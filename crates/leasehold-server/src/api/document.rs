@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-/// What the path of everything begins with that is about one namespace.
+/// The prefix of all paths that are about one namespace.
 const IN_NAMESPACE: &str = "/v1/ns/{namespace}/";
 
 /// What all operations have in common is added by [`document`].
@@ -18,7 +18,7 @@ const IN_NAMESPACE: &str = "/v1/ns/{namespace}/";
 ))]
 struct Api;
 
-/// What needs a key.
+/// A router for requests that need a key.
 pub(super) fn keyed() -> OpenApiRouter<Site> {
     OpenApiRouter::with_openapi(Api::openapi())
         .merge(leases::routes())
@@ -29,12 +29,12 @@ pub(super) fn keyed() -> OpenApiRouter<Site> {
         .merge(keys::routes())
 }
 
-/// What needs none.
+/// A router for requests that need no key.
 pub(super) fn open() -> OpenApiRouter<Site> {
     exchange::routes()
 }
 
-/// The description, as it is served.
+/// The description of the API, as it is served.
 ///
 /// # Panics
 /// If the description cannot be written as JSON, which a test would show.
@@ -67,14 +67,14 @@ pub fn document() -> String {
     format!("{:#}\n", api)
 }
 
-/// References to the bodies without a field that is required: no body is read as an empty one.
+/// References to the bodies that have no required field: a missing body is read as an empty one.
 fn bodies_that_may_be_missing(api: &Value) -> Vec<String> {
     let schemas = api["components"]["schemas"].as_object().into_iter().flatten();
     let optional = schemas.filter(|(_, schema)| schema["required"].as_array().is_none_or(Vec::is_empty));
     optional.map(|(name, _)| format!("#/components/schemas/{name}")).collect()
 }
 
-/// Adds to an operation what all have: its path's parameters, the header of writes, how it refuses, and a name.
+/// Adds to an operation what all have: its path's parameters, the header of writes, its refusals, and a name.
 fn complete(path: &str, method: &str, operation: &mut Value) {
     let rest = path.strip_prefix(IN_NAMESPACE).or_else(|| path.strip_prefix("/v1/")).unwrap_or(path);
     let words: Vec<&str> = rest.split('/').map(|word| word.trim_matches(['{', '}'])).collect();
@@ -86,7 +86,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
             json!({ "name": name, "in": "path", "required": true, "description": meaning(name), "schema": { "type": "string" } })
         })
         .collect();
-    // A key could not be shown a second time. To make another is no harm: the first was shown to nobody.
+    // A key could not be shown a second time. Making another does no harm: the first was shown to nobody.
     if method == "post" && path.starts_with(IN_NAMESPACE) {
         parameters.push(json!({
             "name": "Idempotency-Key",

@@ -1,7 +1,7 @@
 //! From a token of an OIDC issuer to a key.
 //!
-//! Promise: what is answered is decided by [`crate::oidc`]. The request needs no key. Non-promise: it is not the form of
-//! RFC 8693. Bodies and problems are those of every other request here.
+//! Promise: [`crate::oidc`] decides. The request needs no key. Non-promise: it does not have the form of RFC 8693; bodies and
+//! problems have the same form as for every other request here.
 
 use super::reading::read;
 use super::values::Time;
@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new().routes(routes!(exchange))
 }
 
-/// A token that is to be exchanged.
+/// A token to exchange.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exchanging {
@@ -41,9 +41,9 @@ impl fmt::Debug for Exchanging {
 pub struct Exchanged {
     /// The key itself. It cannot be shown again.
     key: String,
-    /// Its public name.
+    /// Its public id, which is not secret.
     id: String,
-    /// What people call it: the subject of the token.
+    /// Its label, for people: the subject of the token.
     label: String,
     /// The namespace that it is for; `*` is every one.
     namespace: String,
@@ -51,7 +51,7 @@ pub struct Exchanged {
     names: Vec<String>,
     /// `read`, `hold`, `work`, `operate`, as far as it does.
     allows: Vec<&'static str>,
-    /// From when on it counts no more.
+    /// When it expires.
     expires: Time,
     /// When it was made.
     now: Time,
@@ -80,7 +80,7 @@ pub async fn exchange(State(site): State<Site>, body: Bytes) -> Result<impl Into
     let body: Exchanging = read(&body)?;
     let made = site.exchange().exchange(site.keys().keys(), body.token.trim()).await.map_err(Problem::from);
     let (secret, record) = made.inspect_err(|problem| {
-        // Whoever set up the rules finds out here why they are not met. Nothing of the token's text is in it.
+        // Shows the operator who wrote the rules why none matches. It contains nothing of the token's text.
         if problem.status() == StatusCode::UNAUTHORIZED {
             tracing::info!(kind = problem.kind(), "a token was refused: {}", problem.detail());
         }

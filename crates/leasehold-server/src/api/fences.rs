@@ -1,4 +1,4 @@
-//! Fences for targets that keep none of their own: the number is kept in the store, and checked here.
+//! Fences for targets that cannot keep one themselves: the number is kept in the store, and checked here.
 //!
 //! Promise: once a resource was sealed at or admitted an epoch, no older one is admitted; only tokens that the store itself
 //! granted count. Non-promise: to be admitted and then to write is two steps. Between them a newer holder may be admitted and
@@ -20,9 +20,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// What the records of these fences are below, apart from those of proxies and gates.
+/// The folder of these fences' records, separate from those of proxies and gates.
 const FOLDER: &str = "api";
-/// How often a fence that others move at the same time is tried.
+/// How often a fence is tried when others move it at the same time.
 const ATTEMPTS: usize = 16;
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
@@ -34,15 +34,15 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
 pub struct FenceView {
     /// The resource.
     resource: String,
-    /// The lease that fences it; none if nobody was there yet, or if the key is not for that lease.
+    /// The lease that fences it; none if it has no fence yet, or if the key is not for that lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
     /// The line of epochs that the number belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     lineage: Option<String>,
-    /// The highest epoch; 0 if nobody was there yet.
+    /// The highest epoch that it has seen; 0 if none.
     epoch: u64,
-    /// 0 when sealed only; the number of the last write otherwise.
+    /// The number of the last write; 0 if it was only sealed.
     seq: u64,
     /// The store's time.
     now: Time,
@@ -71,7 +71,7 @@ pub async fn high_water(asked: Asked) -> Result<Json<FenceView>, Problem> {
     Ok(Json(FenceView::new(&asked, &name, seen.record.high.as_ref(), seen.anchor.now.into())))
 }
 
-/// A token that a resource is to be sealed with.
+/// The token to seal a resource with.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sealing {
@@ -79,7 +79,7 @@ pub struct Sealing {
     token: String,
 }
 
-/// Shuts out every older holder before the work begins. Done again, it changes nothing.
+/// Shuts out every older holder before the work begins. Repeating it changes nothing.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/fences/{name}/seal", tag = "fences", request_body = Sealing,
     responses((status = 200, description = "Older tokens are refused from now on.", body = FenceView)))]
 pub async fn seal(asked: Asked, body: Bytes) -> Result<Json<FenceView>, Problem> {
@@ -110,13 +110,13 @@ pub enum Order {
     OncePerEpoch,
 }
 
-/// A token that asks to write.
+/// The token of a write.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admitting {
     /// Of a lease or an item.
     token: String,
-    /// Which writes of one tenure are admitted; usually `reentrant`.
+    /// Which writes of one tenure are admitted; by default `reentrant`.
     #[serde(default)]
     policy: Order,
 }
@@ -156,7 +156,7 @@ fn knows(asked: &Asked, lease: &LeaseName) -> bool {
     crate::remote::may_know(&asked.caller, &asked.namespace, lease)
 }
 
-/// A refusal without the name of a lease that the caller may not know of.
+/// A refusal that does not name a lease outside the caller's scope.
 fn refused(asked: &Asked, refusal: Rejection, resource: &str) -> Error {
     match refusal {
         Rejection::Foreign { held, seen } if !knows(asked, &seen) => {
@@ -170,7 +170,7 @@ fn refused(asked: &Asked, refusal: Rejection, resource: &str) -> Error {
     }
 }
 
-/// Refuses a token of a lease that the caller may not know of: what becomes of it tells about that lease.
+/// Refuses a token of a lease outside the caller's scope, because any other answer would reveal something about that lease.
 fn may_know(asked: &Asked, token: &Token) -> Result<(), Problem> {
     if knows(asked, &token.lease) {
         return Ok(());

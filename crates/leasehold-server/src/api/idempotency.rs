@@ -1,4 +1,4 @@
-//! Which request an attempt is one of.
+//! Recognising the attempts at one request.
 //!
 //! Promise: two attempts with one `Idempotency-Key`, by one key, at one address, are one request: a lease knows it by its nonce,
 //! a queue by its items' keys. Where what is asked for is in the mark that it leaves ([`Attempt`]), another request under the same
@@ -9,12 +9,12 @@ use leasehold_core::{Nonce, Result};
 use leasehold_work::queue::DedupeKey;
 use ring::digest::{Context, SHA256};
 
-/// What an attempt's request is known by.
+/// Identifies the request that an attempt belongs to.
 #[derive(Debug, Clone)]
 pub struct Idempotency([u8; 32]);
 
 impl Idempotency {
-    /// Of these words, whatever is in them.
+    /// A request identified by these words, whatever they contain.
     pub fn new(words: &[&str]) -> Self {
         Idempotency(hash(words.iter().map(|word| word.as_bytes())))
     }
@@ -34,20 +34,20 @@ impl Idempotency {
     }
 }
 
-/// How many bytes of a mark are the request's. The others are of what is asked for.
+/// How many bytes of a mark identify the request. The others identify what it asks for.
 const REQUEST: usize = 12;
 
-/// The mark that an attempt leaves: which request it is one of, and what that asks for.
+/// The mark that an attempt leaves: its request, and what that asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt([u8; 16]);
 
 impl Attempt {
-    /// As a nonce.
+    /// The mark as a nonce.
     pub fn nonce(self) -> Nonce {
         Nonce::from_u128(u128::from_be_bytes(self.0))
     }
 
-    /// Whether this nonce is of an attempt with the same key that asked for something else.
+    /// Whether this nonce belongs to an attempt with the same key that asked for something else.
     pub fn is_reused_by(self, other: Nonce) -> bool {
         let other = other.as_u128().to_be_bytes();
         other[..REQUEST] == self.0[..REQUEST] && other != self.0
@@ -58,7 +58,7 @@ impl Attempt {
         format!("idem-{}-{index}", hex(&self.0)).parse()
     }
 
-    /// What the ids of the items begin with that were added under its key, and of those the ones that it adds itself.
+    /// The prefix of the ids of all items that were added under its key, and the prefix of those that it adds itself.
     pub fn items(self) -> [String; 2] {
         [format!("k.idem-{}", hex(&self.0[..REQUEST])), format!("k.idem-{}-", hex(&self.0))]
     }

@@ -44,7 +44,7 @@ pub(super) fn routes() -> OpenApiRouter<Site> {
 pub struct JobView {
     /// Its name, which is that of its lease.
     name: String,
-    /// When it is due, as it was written.
+    /// Its schedule, as it was written.
     schedule: String,
     /// The same, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub struct JobView {
     /// The labels of machines that run it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     on: Vec<String>,
-    /// Whose it is: a file, or `run --slot`.
+    /// Who published it: a file, or `run --slot`.
     owner: String,
     /// The machine that published it.
     host: String,
@@ -101,14 +101,14 @@ impl JobView {
     }
 }
 
-/// Which jobs are wanted.
+/// Which jobs to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// Only names like this: `*` stands for any characters, `?` for one.
     name: Option<String>,
-    /// At most so many, 1 to 250; usually 100.
+    /// At most this many, 1 to 250; 100 by default.
     #[param(minimum = 1, maximum = 250)]
     limit: Option<u32>,
     /// Where an earlier listing stopped: its `next`.
@@ -119,7 +119,7 @@ pub struct Wanted {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Jobs {
     jobs: Vec<JobView>,
-    /// Jobs whose definition or lease cannot be read, by name: they hide nothing else.
+    /// Jobs whose definition or lease cannot be read, by name. The others are listed all the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     damaged: Vec<Damaged>,
     /// There may be more: give this as `cursor`. A page that was read to its bound may be short, or empty.
@@ -211,7 +211,7 @@ pub async fn one(asked: Asked) -> Result<Json<OneJob>, Problem> {
     Ok(Json(OneJob { job: JobView::new(&name, definition, &lease, &requests), now: lease.now.into() }))
 }
 
-/// One job, whoever published it.
+/// One job.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneJob {
     job: JobView,
@@ -224,12 +224,12 @@ async fn definition(asked: &Asked, name: &LeaseName) -> Result<Definition, Probl
     found.ok_or_else(|| Problem::not_found(format!("no scheduler has published a job `{name}`")))
 }
 
-/// How many slots are wanted.
+/// How many slots to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Count {
-    /// At most so many, 1 to 100; usually 5.
+    /// At most this many, 1 to 100; 5 by default.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u32>,
 }
@@ -273,9 +273,9 @@ pub async fn next(asked: Asked, Params(count): Params<Count>) -> Result<Json<Com
 /// What became of a slot, or of several that were passed over together.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RunView {
-    /// The slot; of several, the first.
+    /// The slot; the first one, if the entry is about several.
     slot: Time,
-    /// Of several, the last.
+    /// The last slot, if the entry is about several.
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<Time>,
     /// How many slots this is about: 1, unless they were passed over together.
@@ -283,14 +283,14 @@ pub struct RunView {
     /// `running`, `succeeded`, `failed`, `lost`, `not_started`, `skipped_overlap`, `dropped_too_old`, `dropped_coalesced`,
     /// `dropped_clock_ahead`, `paused` or `died`.
     fate: &'static str,
-    /// When it began, or was written down.
+    /// When it began, or was recorded.
     at: Time,
-    /// The machine that ran it, or that passed it over.
+    /// The machine that ran it or passed it over.
     host: String,
     /// The epoch that it was run under.
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
-    /// How often it was begun.
+    /// How often it was started.
     attempts: u32,
     /// The exit code of its command, 128 and the number for a signal; none if it has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -325,7 +325,7 @@ impl From<&Entry> for RunView {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Runs {
     runs: Vec<RunView>,
-    /// Up to this slot entries were dropped to keep the journal small.
+    /// Entries up to this slot were dropped, to keep the journal small.
     #[serde(skip_serializing_if = "Option::is_none")]
     forgotten_to: Option<Time>,
     /// The store's time.
@@ -342,7 +342,7 @@ pub async fn runs(asked: Asked) -> Result<Json<Runs>, Problem> {
     Ok(Json(Runs { runs, forgotten_to: journal.forgotten_to.map(Time::from), now: now.into() }))
 }
 
-/// Which runs' output is wanted.
+/// Which runs' output to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -350,7 +350,7 @@ pub struct Which {
     /// Only of the run under this epoch.
     #[param(maximum = 9007199254740991_u64)]
     epoch: Option<u64>,
-    /// At most so many, 1 to 50; usually 5.
+    /// At most this many, 1 to 50; 5 by default.
     #[param(minimum = 1, maximum = 50)]
     limit: Option<u32>,
 }
@@ -370,7 +370,7 @@ pub struct LogView {
     /// The exit code of its command, 128 and the number for a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<u8>,
-    /// How much it printed in all.
+    /// How many bytes it printed in all.
     bytes: u64,
     /// Whether there was more than the tail.
     cut: bool,

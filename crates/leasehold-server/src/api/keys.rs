@@ -1,8 +1,8 @@
 //! Keys: made, listed, replaced and ended by those who have a key that allows `admin`.
 //!
-//! Promise: no key makes or replaces one that may do more than itself: its namespace, its names, its verbs and its end are the
-//! bounds ([`Caller::may_make`]). The text of a key is in one answer, and nowhere else. Non-promise: to make a key takes no
-//! `Idempotency-Key`, because its text could not be shown a second time: asked twice, there are two.
+//! Promise: no key makes or replaces one that may do more than itself: its namespace, names, verbs and end are the bounds
+//! ([`Caller::may_make`]). The text of a key is in one answer and nowhere else. Non-promise: making a key takes no
+//! `Idempotency-Key`, because its text could not be shown a second time. A repeated request makes a second key.
 
 use super::cursor;
 use super::reading::{Params, duration, field, limit, read};
@@ -23,25 +23,25 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The longest time that a key may be given, besides for ever.
+/// The longest time for which a key may be valid, besides for ever.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The longest time for which an old key still counts.
+/// The longest time for which an old key stays valid.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 86_400);
-/// What its cursors are for.
+/// The listing that its cursors belong to.
 const LISTING: [&str; 1] = ["keys"];
-/// The overlap, where none is given.
+/// The default overlap.
 const OVERLAP: Duration = Duration::from_secs(86_400);
 
 pub(super) fn routes() -> OpenApiRouter<Site> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(rotate)).routes(routes!(revoke))
 }
 
-/// A key, all but its text.
+/// A key, without its text.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KeyView {
-    /// What `ls`, histories and logs call it. It is no secret.
+    /// Its name in `ls`, histories and logs. It is not secret.
     id: String,
-    /// What people call it.
+    /// Its label, for people.
     label: String,
     /// `active`, `expired` or `revoked`.
     state: &'static str,
@@ -55,7 +55,7 @@ pub struct KeyView {
     created_by: String,
     /// When it was made, by the store's clock.
     created: Time,
-    /// From when on it counts no more.
+    /// When it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<Time>,
     /// When it was last used, to the minute.
@@ -80,7 +80,7 @@ pub struct KeyView {
 pub struct KeyOrigin {
     /// The `iss` of the token that it was made for.
     issuer: String,
-    /// Whom it was about.
+    /// The subject of the token.
     subject: String,
 }
 
@@ -131,12 +131,12 @@ impl MadeKey {
     }
 }
 
-/// Which keys are wanted.
+/// Which keys to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Wanted {
-    /// At most so many, 1 to 100; usually 100.
+    /// At most this many, 1 to 100; 100 by default.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u32>,
     /// The `next` of the page before.
@@ -154,7 +154,7 @@ pub struct KeyList {
     now: Time,
 }
 
-/// Whoever asks, as records of keys name it.
+/// The caller, as records of keys name it.
 fn who(caller: &Caller) -> Who {
     Who::lossy(&format!("{} (key {})", caller.label, caller.key), caller.key.as_str())
 }
@@ -169,11 +169,11 @@ pub async fn list(
 ) -> Result<Json<KeyList>, Problem> {
     caller.administers()?;
     let most = limit(wanted.limit, 100, 100)?;
-    // Sealed: the key at which a page ends may be one that the caller is not to know of.
+    // Sealed, because the key at which a page ends may be outside the caller's scope.
     let after = cursor::read(&site, &LISTING, wanted.cursor.as_deref()).await?;
     let after = after.map(|id| id.as_str().parse::<KeyId>()).transpose().map_err(|_| cursor::unknown())?;
     let (found, next, now) = site.keys().keys().page(after.as_ref(), most).await?;
-    // A damaged record says of nobody that it is theirs.
+    // A damaged record belongs to nobody.
     let keys = found.iter().filter(|key| caller.may_end(&key.record.scope).is_ok());
     let shown = |key: &Listed| KeyView::new(&key.record, key.used, key.state.as_str());
     let next = next.map(|id| LeaseName::new(id.as_str())).transpose()?;
@@ -181,19 +181,19 @@ pub async fn list(
     Ok(Json(KeyList { keys: keys.map(shown).collect(), next, now: now.into() }))
 }
 
-/// What a new key is to be.
+/// A key to make.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Creating {
-    /// What people call it.
+    /// Its label, for people.
     label: String,
     /// The namespace that it is for; `*` is every one.
     namespace: String,
-    /// The patterns of names that it is for: `*` stands for any characters, `?` for one. All names without it.
+    /// The patterns of names that it is for: `*` stands for any characters, `?` for one. By default all names.
     names: Option<Vec<String>>,
     /// `read`, `hold`, `work`, `operate`, `admin`: one or more of these.
     allows: Vec<String>,
-    /// For how long it counts, such as `30d`. Without it as long as the key that makes it.
+    /// How long it is valid, such as `30d`; by default as long as the key that makes it.
     lasts: Option<String>,
 }
 
@@ -249,13 +249,13 @@ async fn named(site: &Site, caller: &Caller, id: &str) -> Result<KeyRecord, Prob
     if caller.may_end(&record.scope).is_ok() { Ok(record) } else { Err(missing()) }
 }
 
-/// How a key is to be replaced.
+/// How to replace a key.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rotating {
-    /// For how long the old one still counts, such as `24h`, which is usual; `0s`: not at all.
+    /// How long the old one is still accepted, such as `24h`, the default; `0s`: not at all.
     overlap: Option<String>,
-    /// For how long the new one counts. Without it as long as the old one did, and no longer than the key that asks.
+    /// How long the new one is valid; by default as long as the old one was, but no longer than the key that asks.
     lasts: Option<String>,
 }
 
@@ -279,7 +279,7 @@ pub async fn rotate(
     Ok(MadeKey::answer(keys.rotate(&old.id, &rotation).await?))
 }
 
-/// Why a key is to end.
+/// The reason for ending a key.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Revoking {
@@ -287,9 +287,9 @@ pub struct Revoking {
     why: String,
 }
 
-/// Ends a key, on every server within 5 s. One that was ended stays as it is.
+/// Ends a key, on every server within 5 s. Repeating it changes nothing.
 #[utoipa::path(post, path = "/v1/keys/{id}/revoke", tag = "keys", request_body = Revoking,
-    responses((status = 200, description = "It counts no more.", body = KeyView)))]
+    responses((status = 200, description = "It is no longer accepted.", body = KeyView)))]
 pub async fn revoke(
     State(site): State<Site>,
     caller: Caller,

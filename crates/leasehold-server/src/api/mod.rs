@@ -1,8 +1,8 @@
-//! The public HTTP API, `/v1/ns/{namespace}`: leases, queues, jobs, events and fences, for whoever has a URL and a key.
+//! The public HTTP API, `/v1/ns/{namespace}`: leases, queues, jobs, events and fences, for everyone with a URL and a key.
 //!
-//! Promise: each request is decided by the same code as the command's, at the store's time; a key is asked before a body is
-//! read. Every write may carry an `Idempotency-Key`. Nothing that a caller may only read shows a token or a nonce. Non-promise:
-//! a server remembers nothing by itself: what a repeated request finds is what the records say.
+//! Promise: each request is decided by the same code as the command's, at the store's time; the key is checked before the body is
+//! read. Every write may carry an `Idempotency-Key`. Nothing that a caller may only read shows a token or a nonce. Non-promise: a
+//! server remembers nothing by itself: a repeated request finds what the records say.
 
 mod asked;
 pub(crate) mod cursor;
@@ -38,7 +38,7 @@ pub fn routes() -> Router<Site> {
     router.route(DESCRIPTION, get(|| async { ([(CONTENT_TYPE, "application/json")], document()) }))
 }
 
-/// What those ask who have no key yet.
+/// Routes for clients that have no key yet.
 pub fn open_routes() -> Router<Site> {
     document::open().split_for_parts().0
 }

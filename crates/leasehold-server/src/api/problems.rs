@@ -1,4 +1,4 @@
-//! What the rules refuse, as problems: outcomes that clients decide by, not errors of the server.
+//! Refusals by the rules, as problems: outcomes that clients decide by, not errors of the server.
 
 use super::values::{Holder, Time};
 use crate::serve::Problem;
@@ -7,17 +7,17 @@ use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{Epoch, LeaseName, OperatorMark};
 use serde_json::Value;
 
-/// A refusal that another time, another name or another holder would not get.
+/// A refusal that another time, another name or another holder might not get.
 pub fn conflict(kind: &'static str, detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::CONFLICT, kind, detail)
 }
 
-/// It was perhaps carried out: what it asks for did not come to its end here.
+/// The request may have been carried out: it was not completed here.
 pub fn unknown(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::GATEWAY_TIMEOUT, "unknown", detail)
 }
 
-/// It was perhaps carried out before, and what would tell is no longer remembered. To ask again gives the same answer, so it is
+/// The request may have been carried out before, and the record no longer remembers. Asking again gives the same answer, so it is
 /// neither `unknown` nor an error of the server, which clients and proxies would retry.
 pub fn no_longer_known(detail: impl Into<String>) -> Problem {
     conflict("no_longer_known", detail)

@@ -1,4 +1,4 @@
-//! Reads what a client sends, and names the field that is wrong.
+//! Parsing what a client sends, and naming the field that is wrong.
 //!
 //! Promise: a field that is not known is refused, and so is one of another type. A message holds nothing of what was sent but
 //! the names of fields.
@@ -10,7 +10,7 @@ use leasehold_core::{Error, Timestamp, Token, Ttl, parse_duration};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// Reads a body. One that is empty is taken for one without fields.
+/// Parses a body. An empty body counts as one without fields.
 pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let is_empty = body.trim_ascii().is_empty();
     let body = if is_empty { b"{}" } else { body };
@@ -28,7 +28,7 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// What comes after the `?`.
+/// Parses the query after the `?`.
 #[derive(Debug)]
 pub struct Params<T>(pub T);
 
@@ -118,7 +118,7 @@ pub fn instant(name: &str, text: &str) -> Result<Timestamp, Problem> {
     field(name, leasehold_work::schedule::parse_instant(name, text).map(|slot| slot.0))
 }
 
-/// How many a listing is to have.
+/// The number of entries that a listing may have.
 pub fn limit(asked: Option<u32>, usual: usize, most: usize) -> Result<usize, Problem> {
     match asked.map(|asked| asked as usize) {
         None => Ok(usual),

@@ -1,8 +1,9 @@
-//! What becomes of leases that are held over the API, counted as the command counts it: for `stats`, metrics and alerts.
+//! Counts the outcomes of leases that are held over the API, as the command does, for `stats`, metrics and alerts.
 //!
-//! Promise: no answer waits for a count, and whatever is asked for at once, one count is written at a time. Repeating a request at
-//! this server counts once for each epoch, and each resource that refused it. Non-promise: a count may be missed when the server ends, when too many are to be
-//! written, or while the store is away; a request that is repeated at another server may count twice.
+//! Promise: no answer waits for a count, and whatever is asked for at once, one count is written at a time. Repeating a request
+//! at this server counts once for each epoch, and each resource that refused it. Non-promise: a count may be missed when the
+//! server ends, when too many are to be written, or while the store is away; a request that is repeated at another server may
+//! count twice.
 
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{Coordinator, EndedRun, Epoch, Event, FencedWrite, LeaseName, TokenKind};
@@ -11,9 +12,9 @@ use leasehold_system::sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// How many different counts wait to be written at most. More are missed.
+/// How many different counts may wait to be written. More are missed.
 const MAX_PENDING: usize = 10_000;
-/// Of how many events it is known that they were counted. Then that is forgotten.
+/// How many events are remembered as counted, before that is forgotten.
 const MAX_KNOWN: usize = 100_000;
 
 /// Whose count, which, of which epoch, and where a write was refused.

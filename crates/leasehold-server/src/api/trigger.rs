@@ -1,5 +1,5 @@
-//! Requests for runs of jobs. What a job runs is known only to the machines that have its file, so a server starts none: it stores
-//! a request, and a scheduler that has the job carries it out.
+//! Requests for runs of jobs. Only the machines that have a job's file know what it runs, so a server starts none: it stores a
+//! request, and a scheduler that has the job carries it out.
 //!
 //! Promise: whether a request may be made is decided by the rule that decides on the run itself, on the lease as it is now, and the
 //! run is granted only if the lease is then still at the epoch that was seen. Non-promise: that somebody carries it out. One that
@@ -59,7 +59,7 @@ pub struct RequestedRun {
 }
 
 impl RequestView {
-    /// By the record of the job's lease.
+    /// The state of a request, by the record of the job's lease.
     pub(super) fn new(request: &Requested, record: &Ownership, now: Timestamp) -> Self {
         let state = request.state(record, now);
         RequestView {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// A time of the store's clock, twice.
+/// A time by the store's clock, in two forms.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Time {
     /// In RFC 3339, in UTC.
@@ -34,14 +34,14 @@ pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Who holds something. What would let somebody act in its name is not here.
+/// Who holds something, without what would let somebody else act in its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Holder {
     /// What it calls itself.
     pub label: String,
-    /// Its machine; `key-ID` of one that came through this API.
+    /// Its machine; `key-ID` if it came through this API.
     pub host: String,
-    /// Its process; 0 of one that came through this API.
+    /// Its process id; 0 if it came through this API.
     pub pid: u32,
 }
 
@@ -51,14 +51,14 @@ impl From<&HolderId> for Holder {
     }
 }
 
-/// Who did something by hand, why and when.
+/// An operator's order: who gave it, why and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Mark {
-    /// The operator.
+    /// The operator, as histories name them.
     pub by: String,
     /// The operator's reason.
     pub why: String,
-    /// When.
+    /// When, by the store's clock.
     pub at: Time,
 }
 
@@ -73,11 +73,11 @@ impl From<&OperatorMark> for Mark {
 pub struct Pause {
     /// What names this pause, and no other: for `resume`.
     pub pause: String,
-    /// The operator.
+    /// The operator, as histories name them.
     pub by: String,
     /// The operator's reason.
     pub why: String,
-    /// When.
+    /// When, by the store's clock.
     pub at: Time,
 }
 
@@ -88,14 +88,14 @@ impl From<&OperatorMark> for Pause {
     }
 }
 
-/// An operator asks whoever holds something to finish, and nobody new gets it until then.
+/// An operator's request to the holder to finish. Nobody new gets the lease or item until then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Draining {
-    /// The operator.
+    /// The operator, as histories name them.
     pub by: String,
     /// The operator's reason.
     pub why: String,
-    /// Until when.
+    /// Until when, by the store's clock.
     pub until: Time,
 }
 
@@ -105,12 +105,12 @@ impl From<&Drain> for Draining {
     }
 }
 
-/// How far somebody has come.
+/// A report of progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Report {
-    /// When that was told.
+    /// When it was reported.
     pub at: Time,
-    /// The epoch that it was told under.
+    /// The epoch under which it was reported.
     pub epoch: u64,
     /// In the worker's own words.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,7 +134,7 @@ impl From<&Progress> for Report {
 /// The newest scheduled slot of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SlotState {
-    /// Its instant.
+    /// The slot's instant.
     pub at: Time,
     /// `running`, `done`, `failed` or `rewound`.
     pub state: &'static str,

@@ -1,13 +1,13 @@
-//! How tokens are signed: with a private key of the issuer's.
+//! How tokens are signed: with a private key of the issuer.
 //!
-//! Promise: what is not listed here is refused, before anything else is looked at. `none` is no signature, and whoever can check
-//! an `HS256` can make one, so neither is here.
+//! Promise: an algorithm that is not listed here is refused before anything else is checked. `none` is no signature, and anyone who
+//! can check an `HS256` can also make one, so neither is listed.
 
 use ring::signature::{
     self, ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RsaParameters, VerificationAlgorithm,
 };
 
-/// An algorithm that a token may be signed by.
+/// An algorithm by which a token may be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     Rs256,
@@ -22,7 +22,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The one of this name in the header of a token, or in a published key.
+    /// The algorithm of this name in the header of a token, or in a published key.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "RS256" => Algorithm::Rs256,

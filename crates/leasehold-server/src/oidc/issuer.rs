@@ -1,10 +1,10 @@
-//! An issuer: where its keys are, and what is known of them.
+//! An issuer: where its keys are, and what is known about them.
 //!
 //! Promise: keys are fetched over TLS, or from this machine, from a document that names this issuer, of bounded size and within
-//! [`PATIENCE`]; no redirect is followed. What was fetched is fetched again after [`FRESH`], and when a token names a key that it
-//! does not have, so a new key counts at once. It counts for no more than [`KEPT`], so a key that was withdrawn stops counting.
-//! However many tokens with made-up keys are sent, the issuer is asked no more often than `ASKED` says. Non-promise: while the
-//! issuer is away, a key that it withdrew counts until then.
+//! [`PATIENCE`]; no redirect is followed. They are fetched again after [`FRESH`], and when a token names an unknown key, so a new
+//! key is accepted at once. They are used for at most [`KEPT`], so a withdrawn key stops being accepted. However many tokens with
+//! made-up keys are sent, the issuer is asked no more often than `ASKED` says. Non-promise: while the issuer is away, a key that it
+//! withdrew is accepted until then.
 
 use super::jwt::Jwt;
 use super::key_set::{KeySet, SignatureCheck};
@@ -24,9 +24,9 @@ use tokio::sync::Semaphore;
 
 /// How old keys may be before they are fetched again.
 pub const FRESH: Duration = Duration::from_secs(60);
-/// How old they may be if they cannot be.
+/// How old they may be if they cannot be fetched.
 pub const KEPT: Duration = Duration::from_secs(600);
-/// How long all of one fetch may take.
+/// How long a whole fetch may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How often they are fetched: four times at once, then every 10 s.
 const ASKED: Pace = Pace { every: Duration::from_secs(10), ahead: Duration::from_secs(30) };
@@ -36,12 +36,12 @@ const MAX_BYTES: usize = 256 * 1024;
 const WAITING: usize = 64;
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// The address of an issuer, which its tokens have as `iss`, character by character.
+/// The address of an issuer, exactly as its tokens have it in `iss`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IssuerUrl(String);
 
 impl IssuerUrl {
-    /// The text.
+    /// The URL as text, as tokens have it in `iss`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -77,7 +77,7 @@ fn host(url: &str) -> &str {
     &rest[..rest.find(['/', '?']).unwrap_or(rest.len())]
 }
 
-/// Whether nobody between here and there can change what is fetched.
+/// Whether nobody on the way can change what is fetched.
 fn is_safe(url: &str) -> bool {
     let host = host(url);
     let name = host.strip_prefix('[').and_then(|rest| rest.split(']').next());
@@ -86,14 +86,14 @@ fn is_safe(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://") && is_here
 }
 
-/// An issuer, and what is known of its keys.
+/// An issuer, and what is known about its keys.
 #[derive(Debug)]
 pub struct Issuer {
     url: IssuerUrl,
     file: Option<PathBuf>,
     clock: Arc<dyn Clock>,
     known: Mutex<Known>,
-    /// Held while they are fetched, so that they are fetched once for all who wait.
+    /// Locked while they are fetched, so that they are fetched once for all who wait.
     fetching: Arc<tokio::sync::Mutex<()>>,
     waiting: Semaphore,
 }
@@ -107,14 +107,14 @@ struct Known {
 }
 
 impl Issuer {
-    /// An issuer of which nothing is known yet.
+    /// An issuer whose keys have not been fetched yet.
     pub fn new(url: IssuerUrl, file: Option<PathBuf>, clock: Arc<dyn Clock>) -> Self {
         let known = Mutex::new(Known { keys: None, failed: None, due: clock.now() });
         let (fetching, waiting) = (Arc::default(), Semaphore::new(WAITING));
         Issuer { url, file, clock, known, fetching, waiting }
     }
 
-    /// Its address.
+    /// The URL that identifies this issuer.
     pub const fn url(&self) -> &IssuerUrl {
         &self.url
     }
@@ -137,19 +137,19 @@ impl Issuer {
         Some(format!("`{place}` has no keys: {what}; until it has, no token of `{}` is accepted", self.url))
     }
 
-    /// That this issuer signed a token.
+    /// Checks that this issuer signed a token.
     pub async fn check(self: &Arc<Self>, token: &Jwt) -> Result<(), Refusal> {
         let came = self.clock.now();
         let (keys, at) = match self.known_within(FRESH) {
             Some(known) => known,
             None => match self.fetch(came).await {
                 Ok(fetched) => fetched,
-                // The issuer is away: what it said a while ago counts a while longer.
+                // The issuer is away: its earlier keys stay in use for a while.
                 Err(refusal) => self.known_within(KEPT).ok_or(refusal)?,
             },
         };
         let found = match keys.check(token) {
-            // Perhaps it is newer than what we know.
+            // The key may be newer than the ones that we know.
             SignatureCheck::Missing if at <= came => match self.fetch(came).await {
                 Ok((keys, _)) => keys.check(token),
                 Err(_) if token.key_id().is_none() => SignatureCheck::Forged,
@@ -184,7 +184,7 @@ impl Issuer {
         let now = self.clock.now();
         {
             let mut known = self.known();
-            // Somebody else has fetched them meanwhile, or has tried to.
+            // Another request has fetched them meanwhile, or has tried to.
             if let Some(fetched) = known.keys.as_ref().filter(|(_, at)| *at > came) {
                 return Ok(fetched.clone());
             }
@@ -202,7 +202,7 @@ impl Issuer {
                 return Err(away(what, after));
             }
         }
-        // In a task of its own: a client that goes away must not make it be asked again.
+        // In a separate task, so that a client that disconnects does not cause another fetch.
         let issuer = self.clone();
         let fetched = tokio::spawn(async move {
             let fetched = issuer.fetch_now().await;
@@ -216,7 +216,7 @@ impl Issuer {
                 }
                 Err(what) => {
                     tracing::warn!(issuer = issuer.url.as_str(), "the keys of an issuer cannot be fetched: {what}");
-                    // Where a file is, and what is wrong with it, is told to the log alone: nobody needs a key to ask.
+                    // The path of a file, and what is wrong with it, only go to the log, because anyone can ask without a key.
                     let what = match &issuer.file {
                         Some(_) => format!("this server cannot read its keys of `{}`; its log says more", issuer.url),
                         None => what,

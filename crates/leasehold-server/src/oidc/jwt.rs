@@ -1,6 +1,6 @@
 //! A token as it was sent: a header, claims and a signature (RFC 7519).
 //!
-//! Promise: neither `Debug` nor a refusal shows its text. Non-promise: what it says is not to be believed before
+//! Promise: neither `Debug` nor a refusal shows its text. Non-promise: its claims cannot be believed before
 //! [`KeySet::check`](super::key_set::KeySet::check) has found who signed it.
 
 use super::algorithm::Algorithm;
@@ -18,7 +18,7 @@ pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// The longest subject: OpenID Connect allows 255 characters.
 const MAX_SUBJECT_BYTES: usize = 512;
 
-/// A token that is well formed. Nobody has checked who signed it.
+/// A token that is well formed. Its signature has not been checked.
 pub struct Jwt {
     algorithm: Algorithm,
     key_id: Option<String>,
@@ -37,7 +37,7 @@ struct Header {
 }
 
 impl Jwt {
-    /// Reads one.
+    /// Parses a token; its signature is not checked yet.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         if text.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::Malformed("it has more than 16384 bytes"));
@@ -65,12 +65,12 @@ impl Jwt {
         Ok(Jwt { algorithm, key_id: header.kid, claims, message: message.to_owned(), signature })
     }
 
-    /// How it says that it is signed.
+    /// The algorithm that it names.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The id of the key that it says it is signed with.
+    /// The id of the key that it names.
     pub fn key_id(&self) -> Option<&str> {
         self.key_id.as_deref()
     }
@@ -80,17 +80,17 @@ impl Jwt {
         (self.message.as_bytes(), &self.signature)
     }
 
-    /// Everything that it says.
+    /// All of its claims.
     pub const fn claims(&self) -> &Map<String, Value> {
         &self.claims
     }
 
-    /// Who it says has made it.
+    /// The issuer that it names (`iss`).
     pub fn issuer(&self) -> Result<&str, Refusal> {
         self.claims.get("iss").and_then(Value::as_str).ok_or(Refusal::Malformed("it has no issuer (`iss`)"))
     }
 
-    /// Whom it is about.
+    /// The subject that it names (`sub`).
     pub fn subject(&self) -> Result<&str, Refusal> {
         let subject = self.claims.get("sub").and_then(Value::as_str);
         let subject = subject.filter(|subject| !subject.is_empty() && subject.len() <= MAX_SUBJECT_BYTES);
@@ -106,7 +106,7 @@ impl Jwt {
         }
     }
 
-    /// A claim that is a time; none if it is not there.
+    /// A claim that is a time; none if it is missing.
     pub fn time(&self, claim: &'static str) -> Result<Option<Timestamp>, Refusal> {
         let Some(value) = self.claims.get(claim) else { return Ok(None) };
         // Seconds since 1970, with a fraction if need be. What is beyond the year 9999 is a mistake.
@@ -122,7 +122,7 @@ impl fmt::Debug for Jwt {
     }
 }
 
-/// Identity and access tokens are; what is sent to end a session, for example, is not.
+/// Whether a token of this type may be exchanged: identity and access tokens may, logout tokens, for example, may not.
 fn is_for_this(kind: &str) -> bool {
     let kind = kind.to_ascii_lowercase();
     matches!(kind.strip_prefix("application/").unwrap_or(&kind), "jwt" | "at+jwt")

@@ -1,7 +1,7 @@
 //! The public keys that an issuer publishes (RFC 7517).
 //!
-//! Promise: a key checks only signatures of the algorithms that its type has, and of the one that it names. Keys that are for
-//! something else, or that we cannot use, are left out; they hide no other.
+//! Promise: a key checks only signatures by the algorithms of its type, and by the one that it names. Keys for other purposes, or
+//! that we cannot use, are left out; they do not hide others.
 
 use super::algorithm::{Algorithm, Curve};
 use super::jwt::Jwt;
@@ -14,14 +14,14 @@ use serde_json::Value;
 /// How many keys of a set are used. More are a mistake, or make each token without a key id costly.
 const MAX_KEYS: usize = 64;
 
-/// What an issuer publishes.
+/// The keys that an issuer publishes.
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(Vec<PublicKey>);
 
 #[derive(Debug, Clone)]
 struct PublicKey {
     id: Option<String>,
-    /// The only one that it is for, if it says so.
+    /// The only algorithm that it is for, if it names one.
     algorithm: Option<Algorithm>,
     material: Material,
 }
@@ -35,11 +35,11 @@ enum Material {
 /// Whether a set has the signer of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignatureCheck {
-    /// It has, and the signature is valid.
+    /// The set has the signer's key, and the signature is valid.
     Signed,
-    /// It has the key that the token names, and that did not sign it.
+    /// The set has the key that the token names, but that key did not sign it.
     Forged,
-    /// It has no key that could have signed it.
+    /// The set has no key that could have signed it.
     Missing,
 }
 
@@ -64,7 +64,7 @@ struct Jwk {
 }
 
 impl KeySet {
-    /// Reads what was published.
+    /// Parses a published document.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let document: Document =
             serde_json::from_slice(bytes).map_err(|_| "it is no JSON of the form {\"keys\": [...]}")?;
@@ -72,7 +72,7 @@ impl KeySet {
         Ok(KeySet(keys.take(MAX_KEYS).collect()))
     }
 
-    /// Whether one of these signed a token.
+    /// Whether one of these keys signed a token.
     pub fn check(&self, token: &Jwt) -> SignatureCheck {
         let is_named = |key: &&PublicKey| token.key_id().is_none() || key.id.as_deref() == token.key_id();
         let mut named = self.0.iter().filter(is_named).peekable();

@@ -1,14 +1,14 @@
 //! Tokens of OIDC issuers (GitHub Actions, Kubernetes, Google, any), exchanged for short-lived keys by rules.
 //!
 //! - [`Rule`]: which tokens, and for what key.
-//! - [`IssuerUrl`]: whose tokens. Its keys are fetched, and fetched again when they change.
+//! - [`IssuerUrl`]: the issuer of the tokens. Its keys are fetched, and fetched again when they change.
 //! - [`Exchange`]: from the text of a token to a key.
 //!
 //! Promise: a key is made for a token only if an issuer of the rules signed it, with a private key that it publishes now or did
-//! [`issuer::KEPT`] ago at most, for the audience of a rule that all its claims fit, and its time has come and is not over by the
-//! store's clock. The key allows what that rule says, and for as long. The first rule that fits decides. Those whom no rule is for
-//! make the server neither ask the store nor, beyond a bound, the issuer. Non-promise: a token can be exchanged more than once
-//! while it counts, and the key counts after the token does.
+//! [`issuer::KEPT`] ago at most, for the audience of a rule that all its claims match, and if it is valid now by the store's
+//! clock. The key allows what that rule says, for as long as it says. The first rule that matches decides. Tokens that no rule
+//! matches cause no request to the store and, beyond a bound, none to the issuer. Non-promise: a token can be exchanged more than
+//! once while it is valid, and the key may outlast the token.
 
 mod algorithm;
 pub mod issuer;
@@ -36,17 +36,17 @@ use std::time::Duration;
 pub const LEEWAY: Duration = Duration::from_secs(60);
 /// How many keys may be made for one subject: a hundred at once, then ten a second.
 const MADE: Pace = Pace { every: Duration::from_millis(100), ahead: Duration::from_secs(10) };
-/// Of how many subjects that is remembered before those are forgotten that say nothing.
+/// How many subjects' rates are remembered before unused ones are forgotten.
 const SUBJECTS: usize = 10_000;
 
-/// The rules of a server, and what it knows of their issuers.
+/// The rules of a server, and what it knows about their issuers.
 #[derive(Debug)]
 pub struct Exchange {
     rules: Vec<Rule>,
     issuers: Vec<Arc<Issuer>>,
     clock: Arc<dyn Clock>,
     made: Mutex<HashMap<Origin, Moment>>,
-    /// Where the last removal of what has expired has come to.
+    /// How far the last removal of expired keys has come.
     swept: Arc<tokio::sync::Mutex<Option<LeaseName>>>,
 }
 
@@ -63,12 +63,12 @@ impl Default for Exchange {
 }
 
 impl Exchange {
-    /// By these rules. Nothing is fetched yet.
+    /// An exchange by these rules. Nothing is fetched yet.
     pub fn new(rules: Vec<Rule>) -> Result<Self> {
         Exchange::with_clock(rules, Arc::new(SystemClock))
     }
 
-    /// The same, by another clock.
+    /// The same, with another clock.
     pub fn with_clock(rules: Vec<Rule>, clock: Arc<dyn Clock>) -> Result<Self> {
         let mut issuers: Vec<Arc<Issuer>> = Vec::new();
         for rule in &rules {
@@ -87,14 +87,14 @@ impl Exchange {
         Ok(Exchange { rules, issuers, clock, ..Exchange::default() })
     }
 
-    /// What is wrong with the files of keys that rules name, to be said when a server starts. They are read again for each token
-    /// that needs them, so one that is not there yet keeps no server from starting.
+    /// What is wrong with the files of keys that rules name, to be reported when a server starts. They are read again for each
+    /// token that needs them, so a missing file keeps no server from starting.
     pub async fn missing_files(&self) -> Vec<String> {
         let checks = self.issuers.iter().filter(|issuer| issuer.file().is_some()).map(|issuer| issuer.check_file());
         futures_util::future::join_all(checks).await.into_iter().flatten().collect()
     }
 
-    /// Makes a key for whoever bears this token.
+    /// Makes a key for the bearer of this token.
     pub async fn exchange(&self, keys: &Keys, token: &str) -> Result<(Secret, KeyRecord), Refusal> {
         if self.rules.is_empty() {
             return Err(Refusal::Off);
@@ -122,7 +122,7 @@ impl Exchange {
         Ok((secret, record))
     }
 
-    /// The first rule for what a token says, of which it is known who signed it.
+    /// The first rule that matches a token whose signer is known.
     fn judge(&self, issuer: &IssuerUrl, token: &Jwt) -> Result<(&Rule, Origin), Refusal> {
         let subject: String = token.subject()?.chars().filter(|c| !breaks_a_line(*c)).collect();
         let mut rules = self.rules.iter().filter(|rule| rule.issuer == *issuer);
@@ -138,7 +138,7 @@ impl Exchange {
         Ok((rule, Origin { issuer: issuer.to_string(), subject }))
     }
 
-    /// That its time has come and is not over, by the store's clock.
+    /// Checks that the token is valid now, by the store's clock.
     async fn check_time(&self, keys: &Keys, token: &Jwt) -> Result<(), Refusal> {
         let ends = token.time("exp")?.ok_or(Refusal::Malformed("it does not say when it expires (`exp`)"))?;
         let begins = [token.time("nbf")?, token.time("iat")?].into_iter().flatten().max();

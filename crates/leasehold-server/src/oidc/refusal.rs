@@ -6,46 +6,46 @@ use axum::http::StatusCode;
 use leasehold_core::{Error, Timestamp};
 use std::time::Duration;
 
-/// Why a token is not exchanged. Nothing of its text is in here.
+/// Why a token is not exchanged. It contains nothing of the token's text.
 #[derive(Debug)]
 pub enum Refusal {
     /// This server has no rules.
     Off,
-    /// It is no token.
+    /// The text is not a token; what is wrong with it.
     Malformed(&'static str),
-    /// Nobody whom this server trusts has made it for this server.
+    /// No issuer that this server trusts has made it for this server.
     Untrusted(String),
-    /// Its time is over.
+    /// The token has expired.
     Expired {
-        /// Since when, by its issuer.
+        /// When it expired, by its issuer.
         at: Timestamp,
-        /// The store's time.
+        /// The time by the store's clock that it was compared with.
         now: Timestamp,
     },
-    /// Its time has not come.
+    /// The token is not valid yet.
     Early {
-        /// From when on it counts, or when it was made, by its issuer.
+        /// When it becomes valid, or when it was made, by its issuer.
         at: Timestamp,
-        /// The store's time.
+        /// The time by the store's clock that it was compared with.
         now: Timestamp,
     },
-    /// It is in order, and no rule is for what it says.
+    /// The token is valid, but no rule matches its claims.
     NoRule {
-        /// Whom it is about.
+        /// The subject of the token.
         subject: String,
     },
-    /// The issuer's keys cannot be had now.
+    /// The issuer's keys cannot be fetched now.
     IssuerAway {
-        /// What failed.
+        /// What could not be fetched or read.
         what: String,
         /// When to come back.
         after: Duration,
     },
-    /// Too many wait for the keys of this issuer.
+    /// Too many requests wait for the keys of this issuer.
     Crowded,
-    /// This subject asks too often.
+    /// This subject has asked too often.
     TooMany(Duration),
-    /// The store failed. A key that was perhaps made was shown to nobody.
+    /// The store failed. If a key was made, it was shown to nobody.
     Store(Error),
 }
 

@@ -17,24 +17,24 @@ const LASTS_WITHIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 /// The longest text of a rule.
 const MAX_BYTES: usize = 1024;
 
-/// A rule: a token of this issuer, for this audience, with these claims, is exchanged for such a key.
+/// A rule: a token of this issuer, for this audience, with these claims, is exchanged for a key of this scope.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Whose tokens.
+    /// The issuer whose tokens it accepts.
     pub issuer: IssuerUrl,
-    /// Where the issuer's keys are, if they are not asked for over the network.
+    /// A file with the issuer's keys, if they are not fetched over the network.
     pub jwks_file: Option<PathBuf>,
-    /// For whom they must be meant.
+    /// The audience that they must name.
     pub audience: Audience,
-    /// What they must say.
+    /// The claims that they must have.
     pub claims: Claims,
-    /// What the key is for.
+    /// The scope of the key.
     pub scope: Scope,
-    /// How long it counts.
+    /// How long the key is valid.
     pub lasts: Lasts,
 }
 
-/// For whom a token is meant: what its bearer asked the issuer for.
+/// The audience of a token: what its bearer asked the issuer for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audience(String);
 
@@ -59,12 +59,12 @@ impl FromStr for Audience {
     }
 }
 
-/// How long the keys of a rule count.
+/// How long the keys of a rule are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lasts(Duration);
 
 impl Lasts {
-    /// This long.
+    /// A lifetime from 1 s to 1 h.
     pub fn new(lasts: Duration) -> Result<Self> {
         if !(LASTS_WITHIN[0]..=LASTS_WITHIN[1]).contains(&lasts) {
             let form = "use 1s to 1h: whoever needs it longer exchanges again";
@@ -73,7 +73,7 @@ impl Lasts {
         Ok(Lasts(lasts))
     }
 
-    /// As a duration.
+    /// The lifetime as a duration.
     pub const fn get(self) -> Duration {
         self.0
     }
@@ -94,12 +94,12 @@ pub fn check_scope(scope: &Scope) -> Result<()> {
     Ok(())
 }
 
-/// What a token must say, claim by claim. There is at least one.
+/// The claims that a token must have: at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims(BTreeMap<String, Wanted>);
 
 impl Claims {
-    /// These.
+    /// These claims; an error if there are none.
     pub fn new(claims: BTreeMap<String, Wanted>) -> Result<Self> {
         if claims.is_empty() {
             let form = "name at least one, such as repository = \"acme/site\": an issuer gives tokens to others than you. If all of \
@@ -109,7 +109,7 @@ impl Claims {
         Ok(Claims(claims))
     }
 
-    /// Whether a token says all of it.
+    /// Whether a token has all of these claims.
     pub fn are_in(&self, said: &Map<String, Value>) -> bool {
         self.0.iter().all(|(name, wanted)| said.get(name).is_some_and(|value| wanted.takes(value)))
     }
@@ -129,23 +129,23 @@ fn list(f: &mut fmt::Formatter<'_>, claims: &BTreeMap<String, Wanted>) -> fmt::R
     Ok(())
 }
 
-/// What a claim must be. One that is a list must have an element that is so.
+/// The required value of a claim. If the claim is a list, one of its elements must have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
     /// A text like this, in which `*` stands for any characters and `?` for one.
     Text(String),
-    /// This.
+    /// Exactly this boolean.
     Flag(bool),
-    /// This.
+    /// Exactly this number.
     Number(i64),
-    /// One of these.
+    /// Any one of these.
     AnyOf(Vec<Wanted>),
-    /// An object with these.
+    /// An object with these fields.
     Inside(BTreeMap<String, Wanted>),
 }
 
 impl Wanted {
-    /// A text, if a claim can be like it.
+    /// A text or pattern; an error if no claim could match it.
     pub fn text(text: &str) -> Result<Self> {
         if text.is_empty() || text.len() > MAX_BYTES || text.chars().any(char::is_control) {
             let form = format!("use one line of 1 to {MAX_BYTES} bytes; `*` stands for any characters and `?` for one");

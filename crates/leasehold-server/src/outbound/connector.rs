@@ -1,4 +1,4 @@
-//! Connections of our own to somebody else's service.
+//! Connections to other services.
 
 use hyper::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};

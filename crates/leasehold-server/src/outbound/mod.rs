@@ -1,8 +1,8 @@
-//! Requests of our own to somebody else's service: pings, webhooks, and what is fetched.
+//! Requests to other services: pings, webhooks, and documents to fetch.
 //!
-//! Promise: one request, no redirect followed, answered by the time that was given and over soon after; no error names more
-//! of the URL than its host, because the rest is often a secret. Non-promise: nothing is tried twice; a request without an
-//! answer may have arrived. A build without the feature `proxy` sends nothing, and says so.
+//! Promise: one request, within the given time, and no redirect is followed. No error shows more of the URL than its host,
+//! because the rest is often secret. Non-promise: nothing is retried; a request without an answer may have arrived. A build
+//! without the feature `proxy` sends nothing, and says so.
 
 #[cfg(any(feature = "proxy", feature = "server"))]
 mod connector;
@@ -20,47 +20,47 @@ use leasehold_core::secret::WebUrl;
 use leasehold_core::{Error, Kind, Result};
 use std::time::Duration;
 
-/// What is sent.
+/// A request to another service.
 #[derive(Debug)]
 pub struct Letter {
-    /// Where it goes.
+    /// The URL to call, which may contain a secret.
     pub url: WebUrl,
     /// Further headers. Their values may be secrets.
     pub headers: Vec<(&'static str, String)>,
-    /// Of which type the body is.
+    /// The media type of the body.
     pub content_type: &'static str,
-    /// What a POST carries; a GET if none.
+    /// The body of a POST; a GET if none.
     pub body: Option<Vec<u8>>,
 }
 
-/// What came back.
+/// The answer of the service, without its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// The status code.
+    /// The HTTP status code.
     pub status: u16,
     /// How long the service asks to be left alone.
     pub retry_after: Option<Duration>,
 }
 
 impl Answer {
-    /// Whether it was taken.
+    /// Whether the service accepted the request.
     pub const fn is_success(self) -> bool {
         self.status >= 200 && self.status < 300
     }
 
-    /// Whether it was not taken, for a reason that passes.
+    /// Whether the failure is temporary, so that the request may be repeated.
     pub const fn is_temporary(self) -> bool {
         self.status == 429 || self.status >= 500
     }
 }
 
-/// Sends it, and gives the answer, if one comes in that time.
+/// Sends a request, and returns the answer if it comes in that time.
 #[cfg(feature = "proxy")]
 pub async fn send(letter: Letter, limit: Duration) -> Result<Answer> {
     request::exchange(letter, limit).await
 }
 
-/// Refuses: nobody gets this far, because settings that need it are refused before.
+/// Always refuses. It is never called, because settings that need it are refused earlier.
 #[cfg(not(feature = "proxy"))]
 pub async fn send(letter: Letter, _: Duration) -> Result<Answer> {
     Err(Error::new(Kind::Unsupported, format!("this build cannot send anything to `{}`", letter.url)))

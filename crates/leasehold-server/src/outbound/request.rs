@@ -28,7 +28,7 @@ const READ_FOR: Duration = Duration::from_millis(500);
 /// What we call ourselves.
 const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
 
-/// Sends a letter, and tells how it was answered.
+/// Sends a request, and returns how it was answered.
 #[cfg(feature = "proxy")]
 pub async fn exchange(letter: Letter, limit: Duration) -> Result<Answer> {
     let url = letter.url.clone();
@@ -38,12 +38,12 @@ pub async fn exchange(letter: Letter, limit: Duration) -> Result<Answer> {
     })??;
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let answer = Answer { status: response.status().as_u16(), retry_after: retry_after.map(Duration::from_secs) };
-    // The status is the answer, whatever comes behind it, or does not.
+    // The status alone is the answer, whatever follows it.
     let _ = tokio::time::timeout(READ_FOR, Limited::new(response.into_body(), MAX_ANSWER).collect()).await;
     Ok(answer)
 }
 
-/// The whole of a JSON document of at most so many bytes.
+/// A whole JSON document of at most this many bytes.
 #[cfg(feature = "server")]
 pub async fn fetch(url: &WebUrl, limit: Duration, most: usize) -> Result<Vec<u8>> {
     let headers = vec![("accept", "application/json".to_owned())];

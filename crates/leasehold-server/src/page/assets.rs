@@ -26,7 +26,7 @@ pub fn version() -> &'static str {
     })
 }
 
-/// One of them.
+/// Answers with one asset.
 pub async fn one(Path((asked, file)): Path<(String, String)>) -> Response {
     let (kind, text) = match file.as_str() {
         "page.css" => ("text/css; charset=utf-8", STYLE),

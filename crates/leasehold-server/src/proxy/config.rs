@@ -136,7 +136,7 @@ pub struct Replay {
 pub struct Settings {
     /// The resource, as the fence and messages name it.
     pub resource: LeaseName,
-    /// Where requests go.
+    /// The service behind the proxy.
     pub upstream: Upstream,
     /// The one lease that fences it; otherwise that of the first token that the store confirms.
     pub lease: Option<LeaseName>,
@@ -146,7 +146,7 @@ pub struct Settings {
     pub allow_safe: bool,
     /// The replay cache, if there is to be one.
     pub replay: Option<Replay>,
-    /// Bounds.
+    /// Bounds on requests, bodies and times.
     pub limits: Limits,
     /// How long the proxy's own lease lasts unless renewed. If it dies, another takes over after that time.
     pub ttl: Ttl,

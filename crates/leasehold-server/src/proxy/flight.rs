@@ -64,7 +64,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// One request.
+/// A request in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) of: LineEpoch,

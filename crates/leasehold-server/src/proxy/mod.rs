@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) permits: Arc<Semaphore>,
 }
 
-/// The proxy.
+/// A reverse proxy in front of one upstream.
 pub struct Proxy {
     shared: Arc<Shared>,
     own_lease: ProxyLease,

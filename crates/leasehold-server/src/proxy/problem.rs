@@ -45,7 +45,7 @@ impl Problem {
         let status = match &rejection {
             Rejection::Stale { .. } => StatusCode::PRECONDITION_FAILED,
             Rejection::Foreign { .. } | Rejection::OtherLineage { .. } => StatusCode::FORBIDDEN,
-            Rejection::Regressed { .. } | Rejection::Replayed { .. } | Rejection::Spent { .. } => StatusCode::CONFLICT,
+            _ => StatusCode::CONFLICT,
         };
         let numbers = match &rejection {
             Rejection::Stale { held, seen } => Some((*held, *seen)),

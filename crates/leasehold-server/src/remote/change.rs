@@ -18,10 +18,10 @@ use leasehold_work::queue::{ItemName, Queue};
 use leasehold_work::schedule::requests::RunRequests;
 use std::time::Duration;
 
-/// How long a lease was free before a client may have it forgotten.
+/// How long a lease must have been free before a client may forget it.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(86_400);
 
-/// A change by somebody who holds something: it keeps or ends what was granted. It is served before everything else.
+/// A change by a holder, which renews, reports on or ends what was granted. It is served before all others.
 pub(super) async fn hold(
     site: State<Site>,
     namespace: In,
@@ -34,13 +34,13 @@ pub(super) async fn hold(
     let (State(server), bearer) = (site.clone(), caller.clone());
     let answer = change(site, namespace, caller, Body(asked)).await?;
     if answer.0.done.is_none() {
-        // A holder mostly knows the version of what it holds.
+        // A holder usually knows the current revision of what it holds.
         server.claimed_nothing(&bearer, Claimed::ToChange);
     }
     Ok(answer)
 }
 
-/// Any change that a client may ask for, by its key.
+/// Any change that a client may ask for, as far as its key allows it.
 pub(super) async fn change(
     State(site): State<Site>,
     In(namespace): In,
@@ -70,7 +70,7 @@ pub(super) async fn change(
     Ok(Json(swap.into()))
 }
 
-/// Refuses a holder that says it holds over the API with the key of another: only a server says so.
+/// Refuses a holder id that claims to be over the API under another key: only a server makes such ids.
 fn check_own(caller: &Caller, holder: &HolderId) -> Result<(), Problem> {
     let Some(key) = holder.host().strip_prefix(Caller::HOST).and_then(|id| id.parse::<KeyId>().ok()) else {
         return Ok(());
@@ -83,7 +83,7 @@ fn check_own(caller: &Caller, holder: &HolderId) -> Result<(), Problem> {
     Err(Problem::invalid(detail))
 }
 
-/// Whom a change is news to: nobody waits to hear that a lease was acquired or renewed.
+/// The keys whose watchers are notified of a change: nobody waits for an acquisition or a renewal.
 fn hinted(key: &Key, verb: &wire::Verb) -> Vec<Key> {
     match verb {
         wire::Verb::Lease(LeaseRequest::Release { .. } | LeaseRequest::Operate { .. }) => vec![key.clone()],
@@ -163,8 +163,8 @@ impl Carrier<'_> {
                 Error::new(Kind::Indeterminate, message).with_source(e)
             })?;
         }
-        // Its client has built the first version under a lineage of its own. So it is sent to the record, where it finds its request
-        // by the nonce, as after a lost answer, and learns the lineage.
+        // The client has built the first version under a lineage of its own. So it has to read the record, where it finds its
+        // request by the nonce, as after a lost answer, and learns the lineage.
         let is_first = written.as_ref().is_some_and(|seen| seen.record.lineage == Some(drawn));
         if is_first {
             self.site.tended().changed(self.namespace, &Key::new(Shelf::Lease, lease));
@@ -177,7 +177,7 @@ impl Carrier<'_> {
         Ok(swap)
     }
 
-    /// Whoever carries out a request for a run: there is such a request, and nobody else is named in the history.
+    /// Checks an acquisition that carries out a request for a run: there must be such a request, from the operator that it names.
     async fn check_request(&self, lease: &LeaseName, requested: &RunRequest) -> leasehold_core::Result<()> {
         let (requests, _) = RunRequests::new(self.coordinator.clone()).all().await?;
         if requests.iter().any(|request| request.job == *lease && request.condition() == *requested) {
@@ -186,7 +186,7 @@ impl Carrier<'_> {
         Err(Error::new(Kind::Invalid, format!("nobody requested this run of `{lease}`; nothing was done")))
     }
 
-    /// Whoever orders something, the history says by which key.
+    /// Adds the key to the operator's name, for the history.
     fn signed(&self, request: LeaseRequest) -> LeaseRequest {
         match request {
             LeaseRequest::Operate { nonce, lineage, by, why, expected, order } => {
@@ -211,7 +211,8 @@ impl Carrier<'_> {
                     ItemRequest::Operate { nonce, by, why, expected, order } => {
                         ItemRequest::Operate { nonce, by: self.signature(&by), why, expected, order }
                     }
-                    // Its follow-ups are added first, also in queues that this caller is not for: whoever completed it was.
+                    // Its follow-ups are added first, also to queues outside this caller's scope: the one who completed it had
+                    // them in its scope.
                     ItemRequest::Settle => {
                         queue.finish(&name.id).await?;
                         return Ok(None);
@@ -221,7 +222,7 @@ impl Carrier<'_> {
                 queue.carry_out(&name, &request, &known(expected)?).await?
             }
             wire::Verb::Add(addition) => {
-                // The store's own time, which the place in line goes by.
+                // The store's own time, which decides the position in line.
                 let now = self.coordinator.store().read(key).await?.now;
                 queue.carry_out_add(&name, &addition.item(now), expected.as_ref()).await?
             }
@@ -275,7 +276,7 @@ impl Carrier<'_> {
         if is_own { Ok(()) } else { Err(Problem::invalid(format!("`{key}` is no place for the output of `{lease}`"))) }
     }
 
-    /// Refuses to replace what is kept of another lease's runs, or of another queue's: a lineage alone says not whose they are.
+    /// Refuses to replace the kept output of another lease or queue: the lineage alone does not say whose it is.
     async fn replaces_its_own(&self, key: &Key, lease: &LeaseName) -> Result<(), Problem> {
         let Some(found) = self.coordinator.store().read(key).await?.value else { return Ok(()) };
         // An unreadable record belongs to nobody, and may be replaced.

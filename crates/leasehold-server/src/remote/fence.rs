@@ -1,8 +1,8 @@
 //! Fences that gates and proxies keep in the store, moved through a server.
 //!
-//! Promise: a fence only moves forward, by a token that this store granted and that nobody newer has overtaken. That of a gate
-//! (`mcp/NAME`) is moved only for a token in force, by a key that takes part in its lease. That of a proxy (`http/NAME`) is
-//! moved only by whoever holds the lease `proxy/NAME`. Non-promise: what was admitted under it is the proxy's word.
+//! Promise: a fence only moves forward, by a token that this store granted and that has no newer successor. The fence of a gate
+//! (`mcp/NAME`) is moved only for a token in force, by a key that takes part in its lease. The fence of a proxy (`http/NAME`) is
+//! moved only by the holder of the lease `proxy/NAME`. Non-promise: the server cannot check what the proxy admitted under it.
 
 use super::hide::known_adoptions;
 use super::rules::name_of;
@@ -15,7 +15,7 @@ use leasehold_guards::stored::{FenceDocument, FenceRecord, named};
 use leasehold_stores::Namespace;
 use leasehold_work::Tokens;
 
-/// Who moves a fence.
+/// Who keeps and moves a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeper {
     Gate,
@@ -35,7 +35,7 @@ impl Keeper {
     }
 }
 
-/// Moves a fence to what the client says, if it may. None if it no longer has the revision that the client has seen.
+/// Moves a fence as the client asks, if it may. None if the fence no longer has the revision that the client saw.
 pub(super) async fn change(
     caller: &Caller,
     namespace: &Namespace,
@@ -51,7 +51,7 @@ pub(super) async fn change(
     if seen.revision.as_ref() != expected {
         return Ok(None);
     }
-    // Leases that it is not for were left out of what it was shown, and stay.
+    // Leases outside the caller's scope were hidden from it; they stay in the record.
     if next.adopted == known_adoptions(caller, namespace, &seen.record.adopted) {
         next.adopted.clone_from(&seen.record.adopted);
     }
@@ -66,7 +66,7 @@ pub(super) async fn change(
     }
     if let Some(high) = next.high.as_ref().filter(|high| seen.record.high.as_ref() != Some(high)) {
         let token = high.token();
-        // Before anything is said about the lease.
+        // Checked before anything is said about the lease.
         if keeper == Keeper::Gate && !takes_part_in(caller, namespace, &token.lease) {
             caller.may(verb_of(&token.lease), namespace, Some(&name_of(&token.lease)))?;
         }
@@ -79,7 +79,7 @@ pub(super) async fn change(
     Ok(Some(coordinator.store().document(key, expected, &next.encode()?).await?))
 }
 
-/// Refuses whoever does not hold the lease of this resource's proxy now.
+/// Refuses a caller that does not hold the lease of this resource's proxy now.
 async fn holds_proxy(
     coordinator: &Coordinator,
     resource: &LeaseName,

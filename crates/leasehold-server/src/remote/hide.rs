@@ -1,9 +1,10 @@
-//! What a caller is shown of a record.
+//! What a caller sees of a record.
 //!
-//! Promise: the nonces of grants, also of those that are over, are shown only to those who may hold that lease, work on that item,
-//! or operate, and in a proxy's fence to who may be that proxy: with one a guard would take them for the holder. Names that the
-//! key is not for are left out of the records that it is for, or are [`OUTSIDE`]. An archived part of a history, and kept output,
-//! are shown to those who may know of their lease. Non-promise: everything else that a record says is shown to whoever may read it.
+//! Promise: the nonces of grants, even of those that are over, are shown only to callers that may hold the lease, work on the
+//! item, or operate; and in a proxy's fence to those that may be the proxy. With such a nonce a guard would take the caller for
+//! the holder. Names outside the key's scope are left out of the records that it may read, or replaced by [`OUTSIDE`]. Archived
+//! history and kept output are shown to those who may know of their lease. Non-promise: everything else in a record is shown to
+//! all who may read it.
 
 use super::rules::Subject;
 use super::{knows_queue, knows_resource, may_know, presence, takes_part, takes_part_in};
@@ -21,7 +22,7 @@ use ring::digest::{SHA256, digest};
 
 pub(super) const LEASE: &str = "ownership";
 const COUNTERS: &str = "counters";
-/// Stands for a lease that the key is not for, where a record must name one.
+/// Stands for a lease outside the key's scope, where a record must name one.
 pub(super) const OUTSIDE: &str = "a-lease-outside-this-keys-scope";
 
 /// The value as this caller may see it; none if it may not.
@@ -29,7 +30,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
     let record_name = key.name.as_str();
     let other = |bytes: Vec<u8>, value: Versioned| Ok(Some(Versioned { bytes, ..value }));
     match (key.shelf, Subject::of(key)) {
-        // The name of such a record does not tell whose it is, so its content does.
+        // The name of such a record does not say which lease it belongs to; its content does.
         (Shelf::Output, Subject::Lineage(_)) => {
             let lease = output::subject(&value.bytes, record_name)?;
             let is_seen = lease.is_some_and(|lease| may_know(caller, ns, &lease));
@@ -53,7 +54,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
             let record = fence_shown(caller, ns, key, FenceRecord::decode(&value.bytes, key)?)?;
             other(record.encode()?, value)
         }
-        // So does that of an archived part of a history.
+        // The same for an archived part of a history.
         (Shelf::History, _) => {
             match leasehold_core::history_subject(&value.bytes, record_name) {
                 Ok(Some(lease)) if takes_part_in(caller, ns, &lease) => Ok(Some(value)),
@@ -61,7 +62,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
                     other(leasehold_core::masked_history(&value.bytes, record_name, stand_in)?, value)
                 }
                 Ok(_) => Ok(None),
-                // Whose it is cannot be told. That there is damage is shown to those who may read everything, and not what is left.
+                // Nobody knows whose it is. Those who may read everything see that it is damaged, but not its content.
                 Err(_) => {
                     Ok(caller.may(Verb::Read, ns, None).is_ok().then(|| Versioned { bytes: Vec::new(), ..value }))
                 }
@@ -72,9 +73,9 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
             let bytes = requests::only(&value.bytes, record_name, |job| may_know(caller, ns, job))?;
             Ok(Some(Versioned { bytes, ..value }))
         }
-        // Whoever counts writes back what it was shown.
+        // A client that counts writes back what it was shown.
         (Shelf::Counters, Subject::Name(name)) if !takes_part(caller, ns, Verb::Hold, &name) => {
-            // One that is damaged hides no others, and shows nothing.
+            // A damaged one hides no others, and shows nothing.
             let Ok(mut counters) = Counters::decode(&value.bytes, record_name) else { return other(Vec::new(), value) };
             counters.keep_fenced_writes(|mark| knows_resource(caller, ns, mark.write.resource.as_str()));
             other(codec::encode(COUNTERS, &counters)?, value)
@@ -85,7 +86,7 @@ pub(super) fn shown(caller: &Caller, ns: &Namespace, key: &Key, value: Versioned
     }
 }
 
-/// What a nonce is shown as: the same for the same nonce, so that what was one grant stays one, and nobody finds it from that.
+/// The mask of a nonce: the same for equal nonces, so that one grant stays recognisable, and it cannot be reversed.
 fn stand_in(nonce: Nonce) -> Nonce {
     let digest = digest(&SHA256, &nonce.as_u128().to_be_bytes());
     let first = digest.as_ref().first_chunk().copied().unwrap_or_default();
@@ -126,7 +127,7 @@ fn is_proxy(caller: &Caller, ns: &Namespace, key: &Key) -> bool {
     resource.is_some_and(|resource| caller.may(Verb::Hold, ns, Some(&format!("{PROXY_FOLDER}/{resource}"))).is_ok())
 }
 
-/// Those by leases that the caller may know of.
+/// The refused writes by leases that the caller may know of.
 pub(super) fn known_adoptions(caller: &Caller, ns: &Namespace, adopted: &[Adoption]) -> Vec<Adoption> {
     adopted.iter().filter(|adoption| may_know(caller, ns, adoption.lease())).cloned().collect()
 }

@@ -1,9 +1,10 @@
-//! A page of a shelf, for a caller who may see a part of what is there.
+//! A page of a shelf, for a caller that may see a part of it.
 //!
-//! Promise: what a page says depends on the records that the caller may see, and not on where it began or how far it skipped among
-//! those that it may not. So a listing begins at names that the key is for, or at the first; `skip` and `limit` count what is
-//! shown; and what is hidden is read past here. Non-promise: a page reads a bounded number of records. Where more than those are
-//! hidden in a row, it says that there may be more, and how many such stretches there are shows roughly how many records are hidden.
+//! Promise: what a page shows depends only on the records that the caller may see, and not on where among the hidden ones it
+//! began or how many of those it skipped. So a listing begins at names in the key's scope, or at the first name; `skip` and
+//! `limit` count shown records; and hidden ones are skipped here. Non-promise: a page reads a bounded number of records. If more
+//! than those are hidden in a row, it says that there may be more, so the number of such pages shows roughly how many records are
+//! hidden.
 
 use super::rules::{Subject, begins, continues_at, is_listed, sees_all};
 use super::{MAX_ENTRIES, hide};
@@ -12,32 +13,32 @@ use leasehold_core::store::{Range, Store};
 use leasehold_core::{Key, LeaseName, Result, Shelf, Timestamp, wire};
 use leasehold_stores::Namespace;
 
-/// How often one request reads on past what is hidden, and how many records at least it then reads at once.
+/// How often one request reads on past hidden records, and how many records it then reads at least at once.
 const MAX_READS: usize = 20;
 const LEAST_READ: usize = 250;
 
 /// What is asked for, and by whom.
-pub(super) struct Asked<'a> {
+pub(super) struct ListingRequest<'a> {
     pub(super) caller: &'a Caller,
     pub(super) namespace: &'a Namespace,
     pub(super) shelf: Shelf,
     pub(super) after: Option<&'a LeaseName>,
-    /// Where an earlier page stopped, if it showed nothing: just after a name that the caller may not know.
+    /// Where an earlier page without results stopped: just after a name that the caller may not know.
     pub(super) stopped_at: Option<LeaseName>,
     pub(super) skip: usize,
     pub(super) limit: usize,
 }
 
-/// What was found.
+/// A page of the listing.
 pub(super) struct ListedEntries {
     pub(super) entries: Vec<(LeaseName, wire::Value)>,
     pub(super) more: bool,
-    /// Where to continue if nothing was found yet.
+    /// Where to continue if the page is empty.
     pub(super) stopped_at: Option<LeaseName>,
     pub(super) now: Timestamp,
 }
 
-impl Asked<'_> {
+impl ListingRequest<'_> {
     pub(super) async fn find(&self, store: &dyn Store) -> Result<ListedEntries> {
         let start = self.after.map(|after| Key::new(self.shelf, after));
         // What begins in a queue, or at a lineage, is about that one alone, unless the caller may see all others.
@@ -109,7 +110,7 @@ impl Asked<'_> {
         Ok(found)
     }
 
-    /// Where to begin: where it says, if the caller may know that name, and otherwise before the first that it may know.
+    /// Where to begin: after the requested name if the caller may know it, otherwise before the first that it may know.
     fn begin(&self, start: Option<&Key>, sees_all: bool) -> Option<LeaseName> {
         match start {
             Some(key) if sees_all || is_listed(self.caller, self.namespace, key, start) => Some(key.name.clone()),

@@ -1,7 +1,7 @@
 //! The server's half of `leasehold://`: records are read, listed and watched, and changed by verbs alone.
 //!
-//! Promise: a request is decided here, on the record that is stored and at the store's own time, by the same pure functions as
-//! everywhere. What arrives names a verb; no bytes of a lease or an item are ever taken from a client, and a fence is moved only
+//! Promise: a request is decided here, on the stored record and at the store's own time, by the same pure functions as everywhere.
+//! A request names a verb; no bytes of a lease or an item are ever taken from a client, and a fence is moved only
 //! forward, as [`fence`] says. Each request is checked against the caller's key by [`rules`], for every name that it touches. A
 //! caller who may only look is never shown the nonce of a grant, which would let it write in the holder's name ([`hide`]).
 //! Non-promise: counters, journals, kept output and definitions are stored as the client sends them, if they have the right form.
@@ -31,12 +31,12 @@ use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
 use leasehold_core::wire::{self, HeldReading, HeldRecord, Listing, Page, Reading, Record};
 use leasehold_core::{Claim, Key, LeaseName, Ownership, Shelf, Timestamp, codec};
-use listing::{Asked, ListedEntries};
+use listing::{ListedEntries, ListingRequest};
 use rules::Subject;
 pub(crate) use rules::name_of;
 pub(crate) use tended::Tended;
 
-/// The most entries of one page, whatever is asked for.
+/// The most entries of one page, whatever the client asks for.
 const MAX_ENTRIES: usize = 1000;
 
 /// The routes, below the namespace's own address.
@@ -51,8 +51,8 @@ pub(crate) fn routes() -> Router<Site> {
         .route_layer(middleware::from_fn(speaks_our_protocol))
 }
 
-/// Refuses a client of another version: what it means by a record or a verb may be something else. Which one this server speaks
-/// is said to everybody at the namespace's own address.
+/// Refuses a client of another protocol version, which may mean something else by a record or a verb. The namespace's own address
+/// tells every client which version this server speaks.
 async fn speaks_our_protocol(request: Request, next: Next) -> Response {
     let Some(named) = request.headers().get(wire::SPEAKS) else { return next.run(request).await };
     match named.to_str().ok().and_then(|named| named.parse().ok()) {
@@ -67,7 +67,7 @@ async fn speaks_our_protocol(request: Request, next: Next) -> Response {
     }
 }
 
-/// A body of JSON; what is wrong with it is said as a problem.
+/// A body of JSON; if it is wrong, the problem says how.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: serde::de::DeserializeOwned> FromRequest<S> for Body<T> {
@@ -106,8 +106,8 @@ async fn read(
     Ok(Json(Reading { value: value.map(|value| wire::Value::of(value, &key)).transpose()?, now }))
 }
 
-/// A read by whoever holds the record, or works on it, as the record itself says: it is served before others. Of anything else its
-/// sender learns nothing here.
+/// A read by the holder of the lease or the worker of the item, as the record itself says: it is served before others. Any other
+/// caller learns nothing here.
 async fn read_held(
     State(site): State<Site>,
     In(namespace): In,
@@ -164,25 +164,33 @@ async fn list(
         site.tended().look_after(caller.account(), &namespace, &patient, &queue).await;
     }
     let limit = limit.min(MAX_ENTRIES);
-    let asked = Asked { caller: &caller, namespace: &namespace, shelf, after: after.as_ref(), stopped_at, skip, limit };
+    let asked = ListingRequest {
+        caller: &caller,
+        namespace: &namespace,
+        shelf,
+        after: after.as_ref(),
+        stopped_at,
+        skip,
+        limit,
+    };
     let ListedEntries { entries, more, stopped_at, now } = asked.find(coordinator.store().as_ref()).await?;
     let continued_from = crate::api::cursor::after(&site, &own, stopped_at.as_ref()).await?;
     Ok(Json(Page { entries, more, continued_from, now }))
 }
 
-/// Whether an item is finished or gone, and should stand in no line.
+/// Whether an item is finished or gone, so that it belongs in no line.
 fn is_over(value: Option<&Versioned>, name: &ItemName) -> bool {
     value.is_none_or(|value| Item::decode(&value.bytes, name.id.as_str()).is_ok_and(|item| !item.is_open()))
 }
 
-/// Whether the caller may know of this lease, or of the item that a token names so.
+/// Whether the caller may know of this lease, or of the item behind a token of this name.
 pub(crate) fn may_know(caller: &Caller, namespace: &leasehold_stores::Namespace, lease: &LeaseName) -> bool {
     caller.sees(namespace, &name_of(lease)) || takes_part_in(caller, namespace, lease)
 }
 
-/// Whether the caller may give this order on a lease that it may give orders on. One that gives a lease another lineage takes a key
-/// for all names: it is meant for a lease whose record was lost, and no record tells that the lineage was that lease's, and not one
-/// that the key may not see.
+/// Whether the caller may give this order on a lease that it may operate on. An order that sets the lineage needs a key for all
+/// names: it is for a lease whose record was lost, and nothing shows that the lineage belonged to that lease, and not to one that
+/// the key may not see.
 pub(crate) fn may_order(caller: &Caller, namespace: &leasehold_stores::Namespace, order: &Order) -> Result<(), Denied> {
     match order {
         Order::Advance { lineage: Some(_), .. } => caller.may(Verb::Operate, namespace, None),
@@ -190,8 +198,8 @@ pub(crate) fn may_order(caller: &Caller, namespace: &leasehold_stores::Namespace
     }
 }
 
-/// Whether the caller may know of a resource where a write of a lease that it may look at was refused. Those whose fences are in the
-/// store are known by their names, as leases are; the others are the lease's holders' alone.
+/// Whether the caller may know of a resource that refused a write of a lease that it may read. Resources with fences in the store
+/// are in scope by their names, like leases; other resources are shown to the lease's holders only.
 pub(crate) fn knows_resource(caller: &Caller, namespace: &leasehold_stores::Namespace, resource: &str) -> bool {
     match resource.split_once(':') {
         Some(("api" | "http" | "mcp", name)) => {
@@ -206,17 +214,17 @@ pub(crate) fn knows_queue(caller: &Caller, namespace: &leasehold_stores::Namespa
     caller.sees(namespace, queue) || takes_part(caller, namespace, Verb::Work, queue)
 }
 
-/// What is allowed to those who hold a lease, or work on a queue, or give orders about it, and not only look.
+/// Whether the caller may hold the lease, work on the queue, or operate on it, and not only read.
 pub(crate) fn takes_part(caller: &Caller, namespace: &leasehold_stores::Namespace, verb: Verb, name: &str) -> bool {
     [verb, Verb::Operate].into_iter().any(|verb| caller.may(verb, namespace, Some(name)).is_ok())
 }
 
-/// The same, of a lease, or of the item that a token names so.
+/// The same for a lease, or for the item behind a token of this name.
 pub(crate) fn takes_part_in(caller: &Caller, namespace: &leasehold_stores::Namespace, lease: &LeaseName) -> bool {
     takes_part(caller, namespace, verb_of(lease), &name_of(lease))
 }
 
-/// What whoever has it must be allowed: to hold a lease, or to work on an item.
+/// The verb that the bearer of such a token needs: `hold` for a lease, `work` for an item.
 pub(crate) fn verb_of(lease: &LeaseName) -> Verb {
     if lease.folder() == Some(LeaseName::ITEMS) { Verb::Work } else { Verb::Hold }
 }

@@ -1,9 +1,8 @@
 //! Schedulers and workers that report through a server.
 //!
-//! Promise: a client writes and removes what it reported with its own key, and nothing else; the record says which key that was,
-//! and the time is the store's. An account has a bounded number of them, of bounded size, and at most half of those of a host: it
-//! hides nobody else's. Non-promise: the host, the process and the
-//! version are the client's word.
+//! Promise: a client writes and removes only what it reported with its own key. The record says which key that was, and the time is
+//! the store's. An account has a bounded number of records of bounded size, and at most half of those of a host, so it displaces
+//! nobody else's. Non-promise: the host, the process and the version are the client's own claims.
 
 use crate::access::{Account, Caller, Verb};
 use crate::serve::Problem;
@@ -15,13 +14,13 @@ use leasehold_stores::Namespace;
 use leasehold_work::presence::{Presence, Via, reported};
 use ring::digest::{SHA256, digest};
 
-/// How many processes one account puts on record, of these how many of one role and host, which has twice as many, and how many
-/// there are in a namespace before no more are put there.
+/// The most processes that one account may report; the most of one role and host among these (a host may have twice as many in
+/// all); and the most in a namespace.
 const MOST_OF_AN_ACCOUNT: usize = 64;
 const MOST_OF_A_HOST: usize = 32;
 const MOST: usize = 500;
 
-/// Records what a client reports, or removes it if it reports nothing. None if somebody else has the place.
+/// Records what a client reports, or removes it if it reports nothing. None if the record belongs to somebody else.
 pub(super) async fn change(
     caller: &Caller,
     namespace: &Namespace,
@@ -61,14 +60,14 @@ pub(super) fn is_own(caller: &Caller, bytes: &[u8], place: &str) -> bool {
     Presence::decode(bytes, place).is_some_and(|presence| presence.is_of(caller.key.as_str()))
 }
 
-/// What tells the keys apart that were made for the tokens of one subject from those of others.
+/// Identifies all keys that were made for the tokens of one subject.
 fn account(caller: &Caller) -> Option<Line<64>> {
     let Account::Origin(origin) = caller.account() else { return None };
     let hash = digest(&SHA256, format!("{}\n{}", origin.issuer, origin.subject).as_bytes());
     Some(Line::lossy(&URL_SAFE_NO_PAD.encode(hash.as_ref()), "-"))
 }
 
-/// Refuses one more if the account, or the namespace, has as many as it may.
+/// Refuses one more if the account or the namespace has reached its bound.
 async fn check_count(caller: &Caller, coordinator: &Coordinator, key: &Key) -> Result<(), Error> {
     let page = coordinator.store().list(Shelf::Presence, Range::new(None, MOST)).await?;
     let account = account(caller);

@@ -1,7 +1,7 @@
 //! Which part of a key's scope a record belongs to, and which verb a change needs. Pure.
 //!
-//! Promise: every record has one subject, and what has none is nobody's to read. Every name that a request touches is
-//! checked, also the queues that a completion adds to.
+//! Promise: every record has one subject, and nobody may read a record without one. Every name that a request touches is checked,
+//! including the queues that a completion adds to.
 
 use crate::access::{Caller, Denied, Verb};
 use crate::api::cursor::Beginnings;
@@ -13,18 +13,18 @@ use leasehold_core::wire;
 use leasehold_core::{Key, LeaseName, Shelf};
 use leasehold_stores::Namespace;
 
-/// Whose record it is.
+/// The subject of a record: what it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Subject {
     /// The lease, job or queue of this name.
     Name(String),
-    /// Known by a lineage. That is no secret, for tokens and fences tell it: whose the record is, its content says.
+    /// Known by a lineage, which is no secret, because tokens and fences contain it. The record's content says whose it is.
     Lineage(String),
-    /// Everybody's who has a key for the namespace: the store's time, whether the namespace was moved, and requests for runs.
+    /// Readable with any key for the namespace: the store's time, whether the namespace was moved, and requests for runs.
     Anybody,
-    /// That of the client that wrote it, as its content says.
+    /// The client that wrote it, as its content says.
     Writer,
-    /// No client's.
+    /// Not accessible to clients.
     Nobody,
 }
 
@@ -41,7 +41,7 @@ impl Subject {
             Shelf::Output | Shelf::History => Subject::Lineage(first()),
             // `http/RESOURCE`, `mcp/RESOURCE`.
             Shelf::Fence => Subject::Name(name.split_once('/').map_or(name, |(_, resource)| resource).to_owned()),
-            // What is shown of the requests is filtered by job.
+            // The requests that are shown are filtered by job.
             Shelf::Probe | Shelf::Namespace | Shelf::Request => Subject::Anybody,
             Shelf::Presence => Subject::Writer,
             _ => Subject::Nobody,
@@ -58,10 +58,10 @@ impl Subject {
     }
 }
 
-/// Whoever takes part may look at what it takes part in: its client decides on that record. Who holds leases sees no item, and who
-/// works on items sees no lease.
+/// A caller may read what it takes part in, because its client decides on that record. A key for holding leases sees no items, and
+/// one for working on items sees no leases.
 fn may_look(caller: &Caller, namespace: &Namespace, key: &Key, name: &str) -> Result<(), Denied> {
-    // First the verb of those who take part: their commands look before they do anything.
+    // The verb of those who take part comes first: their commands read before they do anything.
     let verbs: &'static [Verb] = if is_of_items(key) {
         &[Verb::Work, Verb::Read, Verb::Operate]
     } else {
@@ -83,17 +83,17 @@ fn is_of_items(key: &Key) -> bool {
     }
 }
 
-/// Whether the caller may do one of these. If not, the refusal is about a verb that its key has, if it has one of them.
+/// Whether the caller may use one of these verbs. If not, the refusal is about a verb that its key has, if it has one of them.
 fn may_any(caller: &Caller, verbs: &[Verb], namespace: &Namespace, name: &str) -> Result<(), Denied> {
     let own = verbs.iter().find(|verb| caller.scope().verbs.has(**verb)).or(verbs.first());
     own.map_or(Ok(()), |verb| caller.may(*verb, namespace, Some(name)))
 }
 
-/// Whether a shelf may be listed, from this key on. What is shown of it is filtered by name.
+/// Whether a shelf may be listed from this key on. The entries that are shown are filtered by name.
 pub(super) fn may_list(caller: &Caller, ns: &Namespace, shelf: Shelf, start: Option<&Key>) -> Result<(), Denied> {
     caller.enters(ns)?;
     match (shelf, start.map(Subject::of)) {
-        // From a lineage on, and only its own.
+        // From a lineage on, and only that lineage's entries.
         (Shelf::History | Shelf::Output, Some(Subject::Lineage(_))) => Ok(()),
         (Shelf::Item | Shelf::Line, Some(Subject::Name(queue))) => {
             start.map_or(Ok(()), |key| may_look(caller, ns, key, &queue))
@@ -128,7 +128,7 @@ pub(super) fn sees_all(caller: &Caller, ns: &Namespace, shelf: Shelf) -> bool {
     verbs.iter().any(|verb| caller.may(*verb, ns, None).is_ok())
 }
 
-/// What the names begin with that the caller may see on a shelf; none if that cannot be told of the names there.
+/// The prefixes of the names that the caller may see on a shelf; none if names there do not say that.
 fn beginnings(caller: &Caller, shelf: Shelf) -> Option<Beginnings> {
     let is_known = matches!(
         shelf,
@@ -137,7 +137,7 @@ fn beginnings(caller: &Caller, shelf: Shelf) -> Option<Beginnings> {
     is_known.then(|| Beginnings::of(caller.scope()))
 }
 
-/// Where a listing begins that need not begin at the first name: just before those that the caller may see.
+/// Where a listing may begin instead of at the first name: just before those that the caller may see.
 pub(super) fn begins(caller: &Caller, shelf: Shelf) -> Option<LeaseName> {
     beginnings(caller, shelf)?.first()
 }
@@ -150,7 +150,7 @@ pub(super) fn continues_at(caller: &Caller, shelf: Shelf, name: &LeaseName) -> O
     }
 }
 
-/// What a change needs: verbs of which one is enough, on each of these names.
+/// What a change needs: one of these verbs, on each of these names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Needs {
     pub(super) verbs: &'static [Verb],
@@ -165,7 +165,7 @@ const HOLD_OR_OPERATE: &[Verb] = &[Verb::Hold, Verb::Operate];
 const WORK_OR_OPERATE: &[Verb] = &[Verb::Work, Verb::Operate];
 
 impl Needs {
-    /// None if no client may ask for such a change of such a record.
+    /// What this change of this record needs; none if no client may ask for it.
     pub(super) fn of(key: &Key, verb: &wire::Verb) -> Option<Self> {
         let own = match Subject::of(key) {
             Subject::Name(name) => vec![name],
@@ -201,7 +201,7 @@ impl Needs {
 
     pub(super) fn check(&self, caller: &Caller, namespace: &Namespace) -> Result<(), Denied> {
         caller.enters(namespace)?;
-        // Whose it is, its content says; but for whom nothing is, nothing is.
+        // Even where the content says whose it is, the caller must have one of these verbs.
         if !self.verbs.iter().any(|verb| caller.scope().verbs.has(*verb)) {
             self.verbs.first().map_or(Ok(()), |verb| caller.may(*verb, namespace, None))?;
         }
@@ -218,7 +218,7 @@ pub(crate) fn name_of(lease: &LeaseName) -> String {
     }
 }
 
-/// The item of a record, if its name is one.
+/// The item with this record, if the name is an item's.
 pub(super) fn item_of(key: &Key) -> Option<ItemName> {
     (key.shelf == Shelf::Item).then(|| ItemName::from_record(&key.name)).flatten()
 }

@@ -22,17 +22,17 @@ use tokio::sync::watch;
 const MAX_REMEMBERED: usize = 100_000;
 /// How many bytes of them, about.
 const MAX_BYTES: usize = 128 * 1024 * 1024;
-/// About what a record takes, and each of its transfers.
+/// About how many bytes a record takes, and each of its transfers.
 const RECORD: usize = 1024;
 const TRANSFER: usize = 512;
-/// How many queues are looked after, and for how many of them one account is the cause.
+/// How many queues are looked after, and how many of them on behalf of one account.
 const MAX_QUEUES: usize = 1024;
 const MAX_QUEUES_OF_ACCOUNT: usize = 128;
 /// How often a queue's items are looked after, a page at a time.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(2);
 /// For how long after a worker last asked for its items.
 const SWEEPS: u32 = 300;
-/// How many items of a queue are noted whose positions in line are to be looked at.
+/// How many items of a queue are noted, whose positions in line have to be checked.
 const MAX_SUSPECTS: usize = 1024;
 
 type ByName<T> = HashMap<(Namespace, LeaseName), T>;
@@ -57,7 +57,7 @@ struct Remembered {
 #[derive(Debug)]
 struct Lease {
     seen: Arc<Snapshot<Ownership>>,
-    /// From then on it is not held, unless it is renewed.
+    /// When it expires unless it is renewed.
     until: Moment,
     bytes: usize,
 }
@@ -69,7 +69,7 @@ impl Remembered {
         }
     }
 
-    /// Remembers it, unless that would be too much.
+    /// Remembers it, unless that would take too much memory.
     fn put(&mut self, entry: (Namespace, LeaseName), lease: Lease) {
         self.remove(&entry);
         if self.all.len() < MAX_REMEMBERED && self.bytes + lease.bytes <= MAX_BYTES {
@@ -88,15 +88,15 @@ fn bytes_of(record: &Ownership) -> usize {
 /// A queue that is looked after.
 #[derive(Debug)]
 struct Care {
-    /// Whose worker was the first to ask for its items.
+    /// The account whose worker first asked for its items.
     account: Account,
-    /// How many more times.
+    /// How many more times it is looked after.
     left: u32,
-    /// Items that a worker came upon in line, and that are finished or gone.
+    /// Items that a worker found in line, and that are finished or gone.
     suspects: HashSet<ItemName>,
 }
 
-/// Hints about one record, by what passes through this server.
+/// Hints about one record, from changes that pass through this server.
 #[derive(Debug)]
 pub(super) struct Hinted(watch::Receiver<()>);
 
@@ -145,7 +145,7 @@ impl Tended {
         }
     }
 
-    /// Tells those who watch through this server that a record has changed.
+    /// Notifies those who watch through this server that a record has changed.
     pub(crate) fn changed(&self, namespace: &Namespace, key: &Key) {
         if let Some(sender) = self.watched.lock().get(&(namespace.clone(), key.clone())) {
             sender.send_replace(());
@@ -155,7 +155,7 @@ impl Tended {
     /// Hints about a record that somebody watches through this server.
     pub(super) fn hints(&self, namespace: &Namespace, key: &Key) -> Hinted {
         let mut watched = self.watched.lock();
-        // What nobody watches any more is removed whenever the map would have to grow.
+        // Entries that nobody watches any more are removed whenever the map would have to grow.
         if watched.len() == watched.capacity() {
             watched.retain(|_, sender| sender.receiver_count() > 0);
         }
@@ -198,8 +198,8 @@ impl Tended {
         true
     }
 
-    /// A worker has read an item that is finished or gone: if it came upon it in line, a server died before it could take it out
-    /// of there, and the worker cannot. The next look after the queue sees to it.
+    /// A worker has read an item that is finished or gone. If it found the item in line, a server died before it could remove the
+    /// entry, and the worker cannot. The next pass over the queue removes it.
     pub(super) fn suspect(&self, namespace: &Namespace, item: ItemName) {
         let Ok(queue) = LeaseName::new(item.queue.as_str()) else { return };
         if let Some(care) = self.queues.lock().get_mut(&(namespace.clone(), queue))
@@ -216,7 +216,7 @@ async fn sweep(queue: Queue, queues: Arc<Mutex<ByName<Care>>>, entry: (Namespace
         tokio::time::sleep(BETWEEN_SWEEPS).await;
         let suspects = queues.lock().get_mut(&entry).map(|care| std::mem::take(&mut care.suspects)).unwrap_or_default();
         if !suspects.is_empty() {
-            // What fails is noted again by the next worker that comes upon it.
+            // After a failure, the next worker that finds it notes it again.
             let _ = queue.repair_line(&suspects).await;
         }
         sweep.idle().await;

@@ -24,7 +24,7 @@ pub(super) async fn watch(
     let key = record.key();
     Subject::of(&key).may_read(&caller, &namespace, &key)?;
     let store = site.coordinator(&namespace).await?.store().clone();
-    // Before the store's own watch is in place: what comes in between is hinted at once.
+    // Set up before the store's own watch, so that changes in between are hinted at once.
     let local = site.tended().hints(&namespace, &key);
     let watch = store.watch(&key).await.unwrap_or(Watch::silent());
     let listening = Listening { watch, local, waiting: waiter.begin()?, is_new: true, _store: store };
@@ -41,14 +41,14 @@ struct Listening {
     local: Hinted,
     waiting: Waiting,
     is_new: bool,
-    /// So that the namespace counts as used, and is not closed.
+    /// Keeps the namespace in use, so that it is not closed.
     _store: Arc<dyn Store>,
 }
 
 impl Listening {
-    /// The next byte; none when the server ends.
+    /// The next byte; none when the server shuts down.
     async fn next(&mut self) -> Option<&'static [u8]> {
-        // Whoever begins to watch has read before: what changed in between gave no hint.
+        // A client reads before it begins to watch: a change in between gave no hint.
         if std::mem::take(&mut self.is_new) {
             return Some(HINT);
         }
@@ -56,7 +56,7 @@ impl Listening {
             () = self.watch.hint() => Some(HINT),
             () = self.local.hint() => Some(HINT),
             () = tokio::time::sleep(HEARTBEAT) => Some(ALIVE),
-            // The client asks again, of another server if there is one, or hears that its key counts no more.
+            // The client asks again, at another server if there is one, or learns that its key is no longer valid.
             _ = self.waiting.over() => None,
         }
     }

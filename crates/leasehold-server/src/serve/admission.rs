@@ -1,8 +1,8 @@
-//! How much is taken on at once, and from whom.
+//! How many requests are served at once, and from whom.
 //!
-//! Promise: requests of holders (to renew, release, complete, tell progress) have permits of their own, which no others can
-//! take, and a rate of their own, so that a flood of acquisitions makes nobody lose what it holds. A key that often claims what it
-//! does not hold is served like everybody else, until it has stopped for a second. Who is turned away is told when to come back.
+//! Promise: requests of holders (to renew, release, complete, report progress) have permits of their own, which no other requests
+//! can take, and a rate of their own, so that a flood of acquisitions costs no holder its lease. A key that often claims to hold
+//! what it does not hold is served like any other, until it has stopped for a second. A refused client is told when to come back.
 //! Non-promise: fairness between keys beyond their rates.
 
 use super::problem::Problem;
@@ -18,43 +18,43 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The last segments of routes by which holders keep what they have.
 const HOLDERS: [&str; 8] = ["hold", "renew", "release", "progress", "checkpoint", "complete", "fail", "give-back"];
-/// The one by which they read what they hold.
+/// The last segment of the route by which they read what they hold.
 const HOLDERS_READ: &str = "recall";
-/// The share of a key's rate, one in this many, that may be served as a holder's although the key held nothing.
+/// One in this many of a key's requests may be served as a holder's although the key held nothing.
 const UNFOUNDED_SHARE: u32 = 10;
 /// How long a request may wait for a permit.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same for holders.
+/// How long a holder's request may wait for one.
 const HOLDER_PATIENCE: Duration = Duration::from_secs(5);
-/// How many may wait for each permit.
+/// How many requests may wait for each permit.
 const WAITING: usize = 4;
-/// Holders may ask this many times as often as others.
+/// Holders may send this many times as many requests as others.
 const HOLDER_RATE: u32 = 10;
-/// A second's worth may come at once.
+/// A burst may have one second's worth of requests.
 const AHEAD: Duration = Duration::from_secs(1);
-/// How many accounts' rates are remembered before those are forgotten that say nothing.
+/// How many accounts' rates are remembered before those that are not in use are forgotten.
 const RATES: usize = 10_000;
 
 /// How urgent a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// It keeps, or ends in order, what somebody holds.
+    /// It renews, reports on, or ends what somebody holds.
     Holder,
-    /// It takes on something new, or looks.
+    /// It acquires something new, or reads.
     Other,
 }
 
-/// What a request claims to hold something for. Whether its sender holds it, the record says once it is read.
+/// What a request does with something that its sender claims to hold. Whether that is true, only the record tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
-    /// It is to be read.
+    /// The request reads it.
     ToRead,
-    /// It is to be kept, reported on, or ended.
+    /// The request renews it, reports on it, or ends it.
     ToChange,
 }
 
 impl Claimed {
-    /// What a request by this route claims; none if it need not hold anything.
+    /// What a request by this route claims; none if its sender need not hold anything.
     pub fn of(route: &str) -> Option<Self> {
         match route.rsplit('/').next().unwrap_or_default() {
             HOLDERS_READ => Some(Claimed::ToRead),
@@ -64,13 +64,13 @@ impl Claimed {
     }
 }
 
-/// A permit to be among the requests under way.
+/// A permit to be served.
 #[derive(Debug)]
 pub struct AdmissionPermit(
     #[allow(dead_code, reason = "it is held, and given back when it is dropped")] OwnedSemaphorePermit,
 );
 
-/// What a server has taken on.
+/// The requests that a server is serving, and the rates of its clients.
 #[derive(Debug)]
 pub struct Admission {
     others: Arc<Semaphore>,
@@ -83,14 +83,14 @@ pub struct Admission {
     most_waiters: usize,
 }
 
-/// By when the requests so far would have been due, at their rate.
+/// The times at which an account's requests so far would have been due, at its rate.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     holder: Moment,
     other: Moment,
     /// Requests to read what was not held.
     unfounded_reads: Moment,
-    /// Requests to change it. They are counted apart: whoever often reads what it lost still keeps what it holds.
+    /// Requests to change it. Counted separately, so that a client that often reads what it lost still keeps what it holds.
     unfounded_changes: Moment,
 }
 
@@ -121,7 +121,7 @@ impl Admission {
         }
     }
 
-    /// Waits for a permit, a moment at most.
+    /// Waits briefly for a permit.
     pub async fn admit(&self, urgency: Urgency) -> Result<AdmissionPermit, Problem> {
         if urgency == Urgency::Holder {
             for permits in [&self.holders, &self.others] {
@@ -141,13 +141,12 @@ impl Admission {
         wait(&self.others, PATIENCE).await
     }
 
-    /// How urgent a request by this route is, as far as its sender has shown: who often asks for what it does not hold is no
-    /// longer believed.
+    /// How urgent a request by this route is. A sender that has often claimed what it does not hold is no longer believed.
     pub fn urgency(&self, route: &str, account: &Account) -> Urgency {
         Claimed::of(route).map_or(Urgency::Other, |claimed| self.urgency_of(claimed, account))
     }
 
-    /// The same of a request that claims this.
+    /// The same for a request that claims this.
     pub fn urgency_of(&self, claimed: Claimed, account: &Account) -> Urgency {
         self.urgency_at(claimed, account, SystemClock.now())
     }
@@ -159,7 +158,7 @@ impl Admission {
         if is_believed { Urgency::Holder } else { Urgency::Other }
     }
 
-    /// Counts a request in which the account claimed to hold something that it does not hold.
+    /// Counts a request in which the account falsely claimed to hold something.
     pub fn count_unfounded(&self, account: &Account, claimed: Claimed) {
         self.count_unfounded_at(account, claimed, SystemClock.now());
     }
@@ -168,11 +167,11 @@ impl Admission {
         let mut all = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let due = rates_of(&mut all, account, now).unfounded(claimed);
         let every = Duration::from_secs(1) / (self.rate / UNFOUNDED_SHARE).max(1);
-        // Those that are not believed count too, and no more than would be forgotten in a while.
+        // Requests that are not believed count too, but no more than are soon forgotten.
         *due = ((*due).max(now) + every).min(now + AHEAD * 2);
     }
 
-    /// Counts a request, and refuses it if there were too many lately.
+    /// Counts a request, and refuses it if there were too many recently.
     pub fn count(&self, account: &Account, urgency: Urgency) -> Result<(), Problem> {
         self.count_at(account, urgency, SystemClock.now())
     }
@@ -225,7 +224,7 @@ impl Drop for Waits {
     }
 }
 
-/// One of those who wait for a permit.
+/// A place among those that wait for a permit.
 struct Queued<'a> {
     all: &'a AtomicUsize,
     before: usize,
@@ -243,7 +242,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// The rates of an account. Those that say nothing are forgotten first.
+/// The rates of an account. Unused ones are forgotten first.
 fn rates_of<'a>(all: &'a mut HashMap<Account, Rates>, account: &Account, now: Moment) -> &'a mut Rates {
     if all.len() >= RATES {
         all.retain(|_, rates| rates.says_something(now));

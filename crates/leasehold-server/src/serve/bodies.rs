@@ -1,4 +1,4 @@
-//! Bodies that tell what became of them.
+//! Bodies that report whether they were read or sent.
 
 use super::slow_clients::Beat;
 use axum::Error;
@@ -51,7 +51,7 @@ impl HttpBody for Followed {
     }
 }
 
-/// The body of an answer, of a request that is not over before it is sent.
+/// The body of an answer. Its request ends when the body has been sent.
 pub fn during(body: Body, beat: Beat) -> Body {
     Body::new(During { body, _beat: beat })
 }

@@ -1,8 +1,8 @@
-//! How many bytes of requests' bodies the server holds at once.
+//! How many bytes of request bodies the server holds at once.
 //!
-//! Promise: whoever sends bodies, with or without a key, makes the server hold no more of them than its bounds. They are counted as
-//! they arrive, so that a length that is only announced takes nothing from anybody. Neither strangers nor other requests can use
-//! the bytes that are kept for holders. Non-promise: fairness between keys.
+//! Promise: whatever clients send, with or without a key, the server holds no more bytes of bodies than its bounds. Bytes are
+//! counted as they arrive, so that an announced length alone takes nothing from others. Neither strangers nor other requests can
+//! use the bytes that are reserved for holders. Non-promise: fairness between keys.
 
 use super::admission::Urgency;
 use super::problem::Problem;
@@ -10,16 +10,16 @@ use super::settings::Limits;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Whoever sends a body.
+/// The sender of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// Somebody whose key is not known yet, or who has none.
+    /// A client whose key is not known yet, or who has none.
     Stranger,
-    /// Somebody with a key.
+    /// A client with a key.
     Keyed(Urgency),
 }
 
-/// The bytes that bodies may still have.
+/// The bytes that are left for bodies.
 #[derive(Debug)]
 pub struct BodyBudget {
     strangers: Arc<Semaphore>,
@@ -32,13 +32,13 @@ impl BodyBudget {
         let budget = |bytes: usize| Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS)));
         BodyBudget {
             strangers: budget(limits.stranger_bodies),
-            // There is always room for one of the longest bodies.
+            // There is always room for one body of the greatest length.
             others: budget(limits.bodies.max(limits.body)),
             holders: budget(limits.holder_bodies.max(limits.body)),
         }
     }
 
-    /// Counts bytes that arrived, for as long as `charged` is kept. Refuses them if the server holds too many.
+    /// Counts bytes that have arrived, for as long as `charged` exists. Refuses them if the server holds too many.
     pub fn charge(&self, sender: Sender, bytes: usize, charged: &mut Charged) -> Result<(), Problem> {
         let budgets = match sender {
             Sender::Stranger => [Some(&self.strangers), None],
@@ -55,12 +55,12 @@ impl BodyBudget {
     }
 }
 
-/// The bytes of one body. They are given back when it is dropped.
+/// The bytes charged for one body. They are given back when this is dropped.
 #[derive(Debug, Default)]
 pub struct Charged(Vec<OwnedSemaphorePermit>);
 
 impl Charged {
-    /// There is one permit for each budget, however many pieces the body came in.
+    /// One permit for each budget, however many pieces the body came in.
     fn add(&mut self, permit: OwnedSemaphorePermit) {
         match self.0.iter_mut().find(|other| Arc::ptr_eq(other.semaphore(), permit.semaphore())) {
             Some(other) => other.merge(permit),

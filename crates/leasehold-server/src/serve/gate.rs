@@ -3,16 +3,16 @@
 //! Promise: the key is checked before anything else is done for a request, and the whole body is here before it has a permit, so
 //! a slow client takes none. The key is checked again once the request has its permit: however slowly it came, what is done for it
 //! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its permit back
-//! first ([`Waiter::begin`]). What changes something goes on without its client (`unheard`).
+//! first ([`Waiter::begin`]). A change continues without its client ([`super::detached`]).
 
 use super::admission::{AdmissionPermit, Claimed, Urgency, Waits};
 use super::body_budget::{Charged, Sender};
+use super::detached::{self, ClientLeft};
 use super::extract::{In, bearer};
 use super::newcomers::Newcomer;
 use super::problem::Problem;
 use super::site::Site;
 use super::traffic::LoggedKey;
-use super::unheard::{self, ClientLeft};
 use crate::access::Caller;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
@@ -27,11 +27,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The longest body of somebody without a key: a token, and what is around it.
+/// The longest body of a client without a key: a token, and what is around it.
 const MAX_STRANGER_BODY: usize = 32 * 1024;
 /// The longest body of most requests: names, reasons, a token and a checkpoint, with room for the escapes of JSON.
 const MAX_USUAL_BODY: usize = 64 * 1024;
-/// The last segments of routes whose bodies may be as long as the server's limit: they carry payloads, records, or what was counted.
+/// The last segments of routes whose bodies may be as long as the server's limit: they carry payloads, records, or what was
+/// counted.
 const LONG_BODIES: [&str; 7] = ["items", "complete", "change", "hold", "retry", "purge", "dead-letters"];
 
 /// The permit of a request, until its handler is done or waits.
@@ -48,7 +49,7 @@ impl Held {
     }
 }
 
-/// Lets a request pass if its key is known and counts. The handler finds the [`Caller`] and may ask for a [`Waiter`].
+/// Lets a request pass if its key is known and valid. The handler finds the [`Caller`] and may ask for a [`Waiter`].
 pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Response {
     let caller = match authenticate(&site, request.headers()).await {
         Ok(caller) => caller,
@@ -57,13 +58,13 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
     is_known(&request);
     let (key, account) = (LoggedKey(caller.key.clone()), caller.account().clone());
     let claimed = Claimed::of(route(request.extensions()));
-    let is_change = unheard::is_change(request.method(), route(request.extensions()));
+    let is_change = detached::is_change(request.method(), route(request.extensions()));
     let mut response = match pass(&site, request, caller).await {
         Ok(mut passed) => {
             let ongoing = site.ongoing().clone();
             let run = |passed: Passed| async move {
                 let response = passed.run(next).await;
-                // Whoever shows a token that is made up, or no longer in force, is refused, and has held nothing.
+                // A caller whose token is made up, or no longer in force, is refused and has held nothing.
                 if let Some(claimed) = claimed.filter(|_| response.status().is_client_error()) {
                     site.admission().count_unfounded(&account, claimed);
                 }
@@ -75,7 +76,7 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
                     passed.request.extensions_mut().insert(left);
                     run(passed)
                 };
-                unheard::to_its_end(&ongoing, run).await
+                detached::to_its_end(&ongoing, run).await
             } else {
                 run(passed).await
             }
@@ -111,7 +112,7 @@ async fn pass_light(
 ) -> Result<(Request, Option<AdmissionPermit>), Problem> {
     let (mut parts, body) = request.into_parts();
     let named = In::from_request_parts(&mut parts, site).await.ok();
-    // Who names none, or may not enter it, is refused before anything is opened.
+    // A request that names no namespace, or one that it may not enter, is refused before anything is opened.
     let is_light = named.is_none_or(|In(namespace)| caller.enters(&namespace).is_err() || site.is_open(&namespace));
     let (admission, account) = (site.admission(), caller.account());
     let urgency = if is_light { Urgency::Holder } else { admission.urgency_of(Claimed::ToRead, account) };
@@ -136,7 +137,7 @@ pub async fn apart(State(site): State<Site>, request: Request, next: Next) -> Re
     }
 }
 
-/// Its connection has shown a key that counts.
+/// Notes that the connection has shown a valid key.
 fn is_known(request: &Request) {
     if let Some(newcomer) = request.extensions().get::<Newcomer>() {
         newcomer.is_known();
@@ -147,7 +148,7 @@ async fn authenticate(site: &Site, headers: &HeaderMap) -> Result<Caller, Proble
     Ok(site.keys().caller(bearer(headers)?).await?)
 }
 
-/// A request that may be handled.
+/// A request that has passed and may be handled.
 struct Passed {
     request: Request,
     held: Held,
@@ -191,7 +192,7 @@ fn most_bytes(site: &Site, parts: &Parts, sender: Sender) -> usize {
     site.limits().body.min(most)
 }
 
-/// The whole body, if it is short enough, comes in time, and there is room for it.
+/// The whole body, if it is short enough, arrives in time, and there is room for it.
 async fn read(site: &Site, parts: &Parts, mut body: Body, sender: Sender) -> Result<(Bytes, Charged), Problem> {
     let limit = most_bytes(site, parts, sender);
     let too_long = || {
@@ -227,7 +228,7 @@ async fn read(site: &Site, parts: &Parts, mut body: Body, sender: Sender) -> Res
     Ok((bytes.into(), charged))
 }
 
-/// For a handler that may wait long: for a lease, for an item, or with a stream of events.
+/// For a handler that may wait for a long time: for a lease, an item, or events of a stream.
 #[derive(Debug)]
 pub struct Waiter {
     site: Site,
@@ -237,7 +238,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Begins to wait: the permit to be among the requests under way is given back, and the key's waiters are counted.
+    /// Begins to wait: the permit is given back, and the request is counted as one of the key's waiters.
     pub fn begin(&self) -> Result<Waiting, Problem> {
         let waits = self.site.admission().begin_waiting(self.caller.account())?;
         let ending = self.site.ending();
@@ -264,7 +265,7 @@ impl FromRequestParts<Site> for Waiter {
     }
 }
 
-/// A request that waits. While it does, it is to be told when that is over.
+/// A request that waits, and learns when waiting becomes useless.
 #[derive(Debug)]
 pub struct Waiting {
     _waits: Waits,
@@ -275,14 +276,14 @@ pub struct Waiting {
     left: Option<ClientLeft>,
 }
 
-/// Why there is no use in waiting any longer.
+/// Why waiting has become useless.
 #[derive(Debug)]
 pub enum Over {
-    /// The server ends. The client may ask another.
+    /// The server shuts down. The client may ask another one.
     Ending(Problem),
-    /// The key counts no more: nobody asks with it again.
+    /// The key is no longer valid: nobody will ask with it again.
     Denied(Problem),
-    /// The client has left. Nobody reads the answer.
+    /// The client has disconnected. Nobody reads the answer.
     Left(Problem),
 }
 
@@ -294,7 +295,7 @@ impl From<Over> for Problem {
 }
 
 impl Waiting {
-    /// Waits until there is no use in waiting.
+    /// Waits until waiting has become useless; returns why.
     pub async fn over(&mut self) -> Over {
         let keys = self.site.keys().clone();
         tokio::select! {
@@ -312,7 +313,7 @@ async fn left(client: &mut Option<ClientLeft>) {
     }
 }
 
-/// The answer of a server that ends: to come back at some time, not all at once.
+/// The answer of a server that shuts down: clients should come back, but not all at once.
 pub fn ending(spread: Duration) -> Problem {
     let ms = u64::try_from(spread.as_millis()).unwrap_or(u64::MAX).max(1);
     let after = Duration::from_millis(1 + Jitter::new(Nonce::random()).below(ms));

@@ -1,4 +1,4 @@
-//! The listener: connections, TLS, and the end.
+//! The listener: connections, TLS, and shutting down.
 
 use super::bodies::{self, Ended};
 use super::gate;
@@ -30,20 +30,20 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// How many connections more than the limit are told that there are too many.
+/// How many connections beyond the limit get the answer that there are too many.
 const TURNED_AWAY: usize = 128;
-/// How long those may take to ask.
+/// How long those may take to send their request.
 const TOLD: Duration = Duration::from_secs(1);
-/// How long the closing of one connection may take before another is told that there are too many.
+/// How long closing one connection may take before another gets the answer that there are too many.
 const UNTIL_CLOSED: Duration = Duration::from_secs(1);
-/// How long to pause when no connection can be taken.
+/// How long to pause when no connection can be accepted.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 /// How many requests one connection of HTTP/2 may have under way.
 const STREAMS: u32 = 256;
 /// How much one connection of HTTP/2 may send before any of it is read: the least that the protocol allows. More would be memory
 /// that no bound of bodies counts, once for each connection.
 const WINDOW: u32 = 65_535;
-/// How much of its answers is kept for a connection of HTTP/2 that does not read.
+/// How much of the answers is buffered for a connection of HTTP/2 that does not read.
 const UNREAD: usize = 64 * 1024;
 /// How many headers a request may have.
 const HEADERS: usize = 64;
@@ -80,7 +80,7 @@ impl Server {
         self.address
     }
 
-    /// Answers until `stop` is true. Then waiters are answered, and what is under way has a while to end.
+    /// Serves until `stop` is true. Then it answers waiters, and gives requests under way some time to end.
     pub async fn serve(self, mut stop: watch::Receiver<bool>) {
         let Server { tcp, router, site, certificate, .. } = self;
         let limits = site.limits().clone();
@@ -126,7 +126,7 @@ impl Server {
                 let (_permit, is_full) = place.take().await;
                 let (newcomer, told) = newcomers.join();
                 if is_full {
-                    // It has no place that another could have.
+                    // It takes no place that another connection could have.
                     newcomer.is_known();
                 }
                 let connection = Connection { site, router, newcomer, is_full };
@@ -148,17 +148,17 @@ impl Server {
     }
 }
 
-/// Where a connection finds room.
+/// How a connection finds room.
 enum Place {
     Free(OwnedSemaphorePermit),
-    /// Another is closed for it.
+    /// Another connection is closed for it.
     Soon(Arc<Semaphore>, OwnedSemaphorePermit),
-    /// There is only room to say so.
+    /// There is only room to say that there are too many.
     None(OwnedSemaphorePermit),
 }
 
 impl Place {
-    /// The permit, and whether it is one of those that are only told.
+    /// The permit, and whether the connection only gets the answer that there are too many.
     async fn take(self) -> (OwnedSemaphorePermit, bool) {
         match self {
             Place::Free(permit) => (permit, false),
@@ -213,7 +213,7 @@ pub(super) struct Connection {
     pub(super) site: Site,
     pub(super) router: Router,
     pub(super) newcomer: Newcomer,
-    /// Whether there are too many: then it is told so, and nothing else.
+    /// Whether there are too many: then it gets that answer and nothing else.
     pub(super) is_full: bool,
 }
 
@@ -222,7 +222,7 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         let mut limits = self.site.limits().clone();
         if self.is_full {
-            // Others want to be told too.
+            // Others are to get that answer too.
             limits.client = limits.client.min(TOLD);
         }
         let pulse = Pulse::default();
@@ -314,7 +314,7 @@ impl Connection {
             () = pulse.idle_for(idle) => true,
         };
         connection.as_mut().graceful_shutdown();
-        // A request that was sent before the client heard of it is still answered.
+        // A request that was sent before the client learned of it is still answered.
         let given_up = async {
             tokio::time::sleep(client).await;
             pulse.idle_for(client).await;

@@ -6,6 +6,7 @@
 mod admission;
 mod bodies;
 mod body_budget;
+mod detached;
 mod extract;
 pub mod gate;
 mod health;
@@ -30,9 +31,9 @@ mod tests_http2;
 mod tests_routes;
 mod tls;
 mod traffic;
-mod unheard;
 
 pub use admission::Claimed;
+pub use detached::{ClientLeft, Ongoing, Undo};
 pub use extract::{In, bearer};
 pub use gate::{Over, Waiter, Waiting};
 pub use json::Json;
@@ -42,4 +43,3 @@ pub use problem::Problem;
 pub use settings::{Exposure, Limits, PathPrefix, Settings, TlsFiles};
 pub use site::{Opener, Site};
 pub use traffic::Answered;
-pub use unheard::{ClientLeft, Ongoing, Unheard};

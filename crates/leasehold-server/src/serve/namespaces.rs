@@ -20,11 +20,11 @@ pub const IDLE: Duration = Duration::from_secs(30);
 /// How many namespaces may be open at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenLimits {
-    /// How many of them nobody may use at the moment.
+    /// How many of them may be unused.
     pub idle: usize,
-    /// How many in all, without those for holders.
+    /// How many in all, besides those for holders.
     pub all: usize,
-    /// Of the calls of one that are under way at once, those that are not of holders. A store that does fewer than these at once
+    /// How many calls of one namespace may be under way at once, besides those of holders. A store that carries out fewer at once
     /// makes holders wait for others.
     pub calls: usize,
 }
@@ -39,7 +39,7 @@ impl OpenLimits {
     pub const CONCURRENT: OpenLimits = OpenLimits { calls: 64, ..OpenLimits::NETWORK };
 }
 
-/// How many more may be open for holders, whose requests are short: nobody loses what it holds because others use all of them.
+/// How many more may be open for holders, whose requests are short, so that no holder loses its lease because others use them all.
 const HOLDERS: usize = 16;
 
 /// A store that is open, being opened, or failed to open.
@@ -57,7 +57,7 @@ impl Opened {
         Opened { lanes: Lanes::new(store, calls), retention }
     }
 
-    /// The coordinator of whoever asks.
+    /// The coordinator for this kind of caller.
     pub fn coordinator(&self, who: Who) -> Coordinator {
         let store = match who {
             Who::Holder => &self.lanes.holders,
@@ -68,14 +68,14 @@ impl Opened {
     }
 }
 
-/// Who asks a store.
+/// The kinds of callers of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Whoever keeps or ends what it was granted.
+    /// A holder that renews, reports on or ends what it was granted.
     Holder,
-    /// Anybody who begins something, or looks.
+    /// A caller that acquires something, or reads.
     Other,
-    /// Whoever was refused and waits.
+    /// A caller that was refused and waits.
     Waiter,
 }
 
@@ -91,7 +91,7 @@ impl Namespaces {
         Namespaces { found: Mutex::default(), limits }
     }
 
-    /// Where the store of a namespace is, or is to be put. Refused if there are too many and all are in use.
+    /// The place of a namespace's store, which may not be open yet. Refused if there are too many and all are in use.
     pub fn cell(&self, namespace: &Namespace, now: Moment, who: Who) -> Result<Cell> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut closed = Vec::new();
@@ -102,7 +102,7 @@ impl Namespaces {
                 .map(|(name, (at, _))| (*at, name.clone()))
                 .collect();
             idle.sort_unstable_by_key(|(at, _)| *at);
-            // One more is about to be there.
+            // One more is about to be added.
             let all = self.limits.all + if who == Who::Holder { HOLDERS } else { 0 };
             let too_many = (found.len() + 1).saturating_sub(all);
             if too_many > idle.len() {
@@ -117,7 +117,7 @@ impl Namespaces {
         *last = now;
         let cell = cell.clone();
         drop(found);
-        // To close a store may take a moment: nobody waits for it with the lock.
+        // Closing a store may take a moment, so it is done without the lock.
         drop(closed);
         Ok(cell)
     }
@@ -145,7 +145,7 @@ impl Namespaces {
     }
 }
 
-/// Whether anybody else has the store, or opens it.
+/// Whether anybody else uses the store, or is opening it.
 fn is_used(cell: &Cell) -> bool {
     Arc::strong_count(cell) > 1 || cell.get().is_some_and(|opened| opened.lanes.is_used())
 }

@@ -1,14 +1,13 @@
-//! Connections on which nobody has shown a key that counts.
+//! Connections that have not shown a valid key yet.
 //!
-//! Promise: where all places are taken, the one of these that has been here for longest is closed for a new one: connections that
-//! are opened and say nothing keep nobody out, and one with a key has time to show it. Non-promise: whoever has a key may take
-//! every place with it.
+//! Promise: when all places are taken, the oldest of these connections is closed for a new one. So connections that are opened and
+//! send nothing keep nobody out, and one with a key has time to show it. Non-promise: a client with a key may take every place.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// They all, in the order in which they came.
+/// All of these connections, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct Newcomers(Arc<Mutex<Line>>);
 
@@ -18,7 +17,7 @@ struct Line {
     all: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// One of them. It is none any more when it is dropped, or known.
+/// One such connection, until it is dropped or has shown a key.
 #[derive(Debug, Clone)]
 pub struct Newcomer(Arc<Entry>);
 
@@ -33,7 +32,7 @@ impl Newcomers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, and what tells it to leave.
+    /// Adds a connection; the receiver is notified when it has to close.
     pub fn join(&self) -> (Newcomer, oneshot::Receiver<()>) {
         let (leave, told) = oneshot::channel();
         let mut line = self.line();
@@ -43,7 +42,7 @@ impl Newcomers {
         (Newcomer(Arc::new(Entry { number, newcomers: self.clone() })), told)
     }
 
-    /// Tells the one that has been here for longest to leave; false if there is none.
+    /// Asks the oldest one to close; false if there is none.
     pub fn turn_one_out(&self) -> bool {
         let mut line = self.line();
         while let Some((_, leave)) = line.all.pop_first() {
@@ -56,7 +55,7 @@ impl Newcomers {
 }
 
 impl Newcomer {
-    /// It has shown a key that counts.
+    /// Notes that it has shown a valid key.
     pub fn is_known(&self) {
         self.0.newcomers.line().all.remove(&self.0.number);
     }

@@ -1,4 +1,4 @@
-//! How a server listens, and how much it takes on.
+//! How a server listens, and how much it serves at once.
 
 use leasehold_core::{Error, Result};
 use std::fmt;
@@ -10,20 +10,20 @@ use std::time::Duration;
 /// How a server listens.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// The certificate that it shows; without one it speaks plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Whether others than this machine may be served without TLS.
+    /// Whether other machines may be served without TLS.
     pub exposure: Exposure,
     /// What every path begins with.
     pub prefix: Option<PathPrefix>,
-    /// How much it takes on.
+    /// How much it serves at once.
     pub limits: Limits,
 }
 
 impl Settings {
-    /// Refuses to send keys in the clear over a network, unless that was asked for by name.
+    /// Refuses to send keys unencrypted over a network, unless that was requested explicitly.
     pub fn check(&self) -> Result<()> {
         let is_private = self.listen.ip().is_loopback() || self.tls.is_some() || self.exposure == Exposure::Insecure;
         if is_private {
@@ -35,21 +35,21 @@ impl Settings {
     }
 }
 
-/// Whether others than this machine may be served without TLS.
+/// Whether other machines may be served without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// They may not.
+    /// Only with TLS.
     Secure,
-    /// Somebody asked for it by name.
+    /// Also without TLS, because the operator asked for it explicitly.
     Insecure,
 }
 
 /// A certificate and its key, in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The certificate, and those that lead to its authority.
+    /// The certificate, with the intermediate ones up to its authority.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
 }
 
@@ -88,26 +88,26 @@ impl fmt::Display for PathPrefix {
     }
 }
 
-/// How much a server takes on.
+/// How much a server serves at once.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// The longest body of a request, in bytes.
     pub body: usize,
-    /// Bytes of bodies at once, without those of holders and of strangers: of requests that are read or under way.
+    /// Bytes of bodies at once, besides those of holders and strangers, of requests that are being read or served.
     pub bodies: usize,
-    /// The same for holders. The others cannot use these.
+    /// The same for holders. Others cannot use these.
     pub holder_bodies: usize,
     /// The same for those whose key is not known yet.
     pub stranger_bodies: usize,
     /// The longest head of a request, in bytes; at least 8192.
     pub head: usize,
-    /// Connections at once.
+    /// The most connections that may be open at once.
     pub connections: usize,
-    /// Requests under way at once, without those that wait and those of holders.
+    /// Requests served at once, besides those that wait and those of holders.
     pub requests: usize,
-    /// Requests of holders under way at once: to renew, release and tell progress. The others cannot use these.
+    /// Requests of holders served at once: to renew, release and report progress. Others cannot use these.
     pub holder_requests: usize,
-    /// Requests per second of one key. Those of holders have ten times as many, counted apart.
+    /// Requests per second of one key. Holders have ten times as many, counted separately.
     pub rate: u32,
     /// Requests of one key that wait at once, and its streams.
     pub waiters: usize,
@@ -117,9 +117,9 @@ pub struct Limits {
     pub reader: Duration,
     /// How long a connection may be idle.
     pub idle: Duration,
-    /// How long requests under way may take to end when the server does.
+    /// How long requests under way may take to end when the server shuts down.
     pub grace: Duration,
-    /// Over how long the clients of a server that ends are told to come back.
+    /// The span over which clients come back after a server shuts down, so that they do not all come at once.
     pub spread: Duration,
 }
 

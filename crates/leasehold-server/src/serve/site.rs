@@ -1,12 +1,12 @@
-//! What handlers share: the store of each namespace, the keys, and what the server has taken on.
+//! What handlers share: the store of each namespace, the keys, and what the server is doing.
 
 use super::admission::{Admission, Claimed};
 use super::body_budget::BodyBudget;
+use super::detached::Ongoing;
 use super::health::Readiness;
 use super::namespaces::{IDLE, Namespaces, OpenLimits, Opened, Who};
 use super::settings::Limits;
 use super::traffic::{Answered, Traffic};
-use super::unheard::Ongoing;
 use crate::access::seal::{Seal, Sealing};
 use crate::access::{Caller, KeyRing};
 use crate::api::tally::Tally;
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 /// How the server opens the store of a namespace.
 #[async_trait]
 pub trait Opener: fmt::Debug + Send + Sync {
-    /// Opens the store of this namespace. What fails is tried again by the next request.
+    /// Opens the store of this namespace. A failure is tried again by the next request.
     async fn open(&self, namespace: &Namespace) -> Result<Arc<dyn Store>>;
 
     /// How many it may have open at once.
@@ -47,7 +47,7 @@ struct Shared {
     retention: Retention,
     keys: KeyRing,
     open: Namespaces,
-    /// Of opening the store of any namespace.
+    /// Failures to open the store of any namespace, for the log.
     outage: Outage,
     limits: Limits,
     admission: Arc<Admission>,
@@ -64,12 +64,12 @@ struct Shared {
 }
 
 impl Site {
-    /// A site whose stores are opened so. It exchanges no tokens.
+    /// A site whose stores are opened by this opener. It exchanges no tokens.
     pub fn new(opener: Arc<dyn Opener>, retention: Retention, keys: KeyRing, limits: Limits) -> Self {
         Site::with_exchange(opener, retention, keys, limits, Exchange::default())
     }
 
-    /// The same, and tokens are exchanged so.
+    /// The same, with an exchange for tokens.
     pub fn with_exchange(
         opener: Arc<dyn Opener>,
         retention: Retention,
@@ -104,17 +104,17 @@ impl Site {
         }))
     }
 
-    /// The coordinator on the store of a namespace. It is opened once and kept while it is used; what failed is tried again.
+    /// The coordinator on the store of a namespace. The store is opened once and kept while it is used; a failure is tried again.
     pub async fn coordinator(&self, namespace: &Namespace) -> Result<Coordinator> {
         self.opened(namespace, Who::Other).await
     }
 
-    /// The same for whoever keeps or ends what it was granted.
+    /// The same for a holder that renews or ends what it was granted.
     pub(crate) async fn coordinator_of_holder(&self, namespace: &Namespace) -> Result<Coordinator> {
         self.opened(namespace, Who::Holder).await
     }
 
-    /// The same for whoever was refused and waits.
+    /// The same for a caller that was refused and waits.
     pub(crate) async fn coordinator_of_waiter(&self, namespace: &Namespace) -> Result<Coordinator> {
         self.opened(namespace, Who::Waiter).await
     }
@@ -134,7 +134,7 @@ impl Site {
         self.0.open.is_open(namespace)
     }
 
-    /// Closes the namespaces that nobody uses, and forgets leases that nobody renewed, for as long as it is polled.
+    /// Closes unused namespaces, and forgets leases that were not renewed, while it is polled.
     pub(super) async fn close_idle(&self) {
         loop {
             tokio::time::sleep(IDLE / 4).await;
@@ -143,17 +143,17 @@ impl Site {
         }
     }
 
-    /// What is remembered of the records that clients use.
+    /// What is remembered about the records that clients use.
     pub(crate) fn tended(&self) -> &Tended {
         &self.0.tended
     }
 
-    /// What is to be counted of leases that are held over the API.
+    /// The counts of leases that are held over the API.
     pub(crate) fn tally(&self) -> &Tally {
         &self.0.tally
     }
 
-    /// What hides from clients where their listings go on, and their keys in cookies.
+    /// The seal of cursors, confirmations and session cookies.
     pub(crate) async fn seal(&self) -> Result<&Seal> {
         self.0.sealing.seal(self.0.keys.keys()).await
     }
@@ -168,17 +168,17 @@ impl Site {
         presence::processes(self.0.keys.keys().store().as_ref(), limit).await
     }
 
-    /// The keys, as far as this server remembers them.
+    /// The keys that this server has seen recently.
     pub fn keys(&self) -> &KeyRing {
         &self.0.keys
     }
 
-    /// What makes keys for tokens.
+    /// The exchange of tokens for keys.
     pub fn exchange(&self) -> &Exchange {
         &self.0.exchange
     }
 
-    /// How much the server takes on.
+    /// The requests that the server is serving.
     pub fn limits(&self) -> &Limits {
         &self.0.limits
     }
@@ -202,7 +202,7 @@ impl Site {
         self.0.connections.store(count, Ordering::Relaxed);
     }
 
-    /// True from when the server begins to end.
+    /// Becomes true when the server begins to shut down.
     pub fn ending(&self) -> watch::Receiver<bool> {
         self.0.ending.subscribe()
     }
@@ -211,7 +211,7 @@ impl Site {
         self.0.ending.send_replace(true);
     }
 
-    /// What goes on without a connection.
+    /// The work that continues without a connection.
     pub(crate) fn ongoing(&self) -> &Ongoing {
         &self.0.ongoing
     }
@@ -220,8 +220,8 @@ impl Site {
         &self.0.readiness
     }
 
-    /// Counts a request in which the caller claimed to hold something that it does not hold. Refusals are counted before they are
-    /// sent: this is for answers that say so without one.
+    /// Counts a request in which the caller falsely claimed to hold something. Refusals are counted before they are sent; this is
+    /// for answers that say so without a refusal.
     pub(crate) fn claimed_nothing(&self, caller: &Caller, claimed: Claimed) {
         self.0.admission.count_unfounded(caller.account(), claimed);
     }

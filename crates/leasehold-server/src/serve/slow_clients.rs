@@ -1,7 +1,7 @@
-//! A connection that does not wait for ever.
+//! Connections with time limits.
 //!
-//! Promise: a client that takes longer than it may over a head of HTTP/1, or over a piece of an answer, is cut off. Non-promise:
-//! a connection of HTTP/1 on which nothing is begun is hyper's to close; for HTTP/2 there is [`Pulse::idle_for`].
+//! Promise: a client that takes too long to send a head of HTTP/1, or to read a piece of an answer, is disconnected. Non-promise:
+//! hyper closes idle connections of HTTP/1; for HTTP/2 there is [`Pulse::idle_for`].
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use std::io;
@@ -30,7 +30,7 @@ impl Default for Requests {
 }
 
 impl Pulse {
-    /// One begins; it is over when the answer is dropped.
+    /// Notes that a request begins; it ends when the answer is dropped.
     pub fn beat(&self) -> Beat {
         self.0.count.fetch_add(1, Ordering::AcqRel);
         Beat(self.clone())
@@ -40,7 +40,7 @@ impl Pulse {
         self.0.count.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until there has been no request for so long.
+    /// Waits until there has been no request for this long.
     pub async fn idle_for(&self, limit: Duration) {
         loop {
             // First: a request that ends in between is younger than the time that is read then.
@@ -67,7 +67,7 @@ impl Drop for Beat {
     }
 }
 
-/// A connection that does not wait for ever.
+/// A connection with time limits.
 #[derive(Debug)]
 pub struct Impatient<S> {
     inner: S,

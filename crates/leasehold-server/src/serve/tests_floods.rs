@@ -134,7 +134,7 @@ async fn only_who_holds_a_record_reads_it_before_others() {
     }
     let counters = Record { shelf: Shelf::Counters, ..record.clone() };
     assert_eq!(read_held(&counters, token.claim()).await.0, StatusCode::BAD_REQUEST);
-    // Whoever goes on guessing is served like everybody else.
+    // A client that keeps guessing is served like everybody else.
     let mut last = (StatusCode::OK, Value::Null);
     for _ in 0..1_000 {
         last = read_held(&record, guessed).await;

@@ -1,8 +1,8 @@
 //! The certificate, which may be replaced while the server runs.
 //!
-//! Promise: a new pair counts for new connections within [`LOOK`] and the time it takes to read. A pair that does not fit
-//! together, or cannot be read, leaves the old one in force, is told once, and looked at again. Files are read by a thread of
-//! their own: a file system that hangs delays nobody.
+//! Promise: a new pair is used for new connections within [`LOOK`] and the time it takes to read. If the files do not match, or
+//! cannot be read, the old pair stays in use; that is logged once, and the files are checked again. A separate thread reads them,
+//! so a file system that hangs delays nobody.
 
 use super::settings::TlsFiles;
 use leasehold_core::{Error, Kind, Result};
@@ -21,10 +21,10 @@ pub const LOOK: Duration = Duration::from_secs(2);
 /// The longest file that is read.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// How long that may take before it is told that the files do not answer.
+/// How long that may take before it is logged that the files cannot be read.
 const READING: Duration = Duration::from_secs(10);
 
-/// What tells one version of a file from the next: device, inode, size, and when it was changed, to the nanosecond.
+/// Identifies a version of a file: device, inode, size, and the time of its last change to the nanosecond.
 type Stamp = [(u64, u64, u64, i64, i64); 2];
 
 /// The certificate in force.
@@ -35,7 +35,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads it.
+    /// Reads and checks the certificate and its key.
     pub fn read(files: &TlsFiles) -> Result<Self> {
         let config = RwLock::new(load(files)?);
         Ok(Certificate { files: files.clone(), config })
@@ -46,7 +46,7 @@ impl Certificate {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks for new files, for as long as it is polled.
+    /// Looks for new files while it is polled.
     pub async fn follow(&self) {
         let mut known = None;
         let mut told = None;
@@ -70,7 +70,7 @@ impl Certificate {
         }
     }
 
-    /// What is there now, unless it is what is known. Not by tokio's threads, for which its end would wait.
+    /// The files as they are now, unless they are unchanged. Not read on tokio's threads, because shutting down waits for those.
     async fn look(&self, known: Option<Stamp>) -> Option<ReloadedTls> {
         let (answer, mut answered) = oneshot::channel();
         let files = self.files.clone();

@@ -1,4 +1,4 @@
-//! What was asked, how it was answered and how long that took: for metrics, and for the log.
+//! What was requested, how it was answered and how long that took, for metrics and the log.
 //!
 //! Promise: a line of the log has the method, the template of the route, the status, the duration, the key's id and the kind of the
 //! problem, and nothing else of the request. While the store is away, only the first request that fails for that is a warning.
@@ -17,17 +17,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The route of what has none.
+/// Stands for the route of requests without one.
 const NOWHERE: &str = "(none)";
-/// The method of what is none of HTTP's.
+/// Stands for methods that HTTP does not define.
 const OTHER: &str = "OTHER";
 
-/// What requests have in common that are counted together.
+/// What requests that are counted together have in common.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Answered {
     /// The template of the route, such as `/v1/ns/{namespace}`.
     pub route: String,
-    /// The method.
+    /// The HTTP method.
     pub method: &'static str,
     /// The status of the answer.
     pub status: u16,
@@ -42,13 +42,13 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// All of it so far.
+    /// Everything that was measured so far.
     pub fn durations(&self) -> Vec<(Answered, Distribution)> {
         let all = self.durations.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|(answered, durations)| (answered.clone(), durations.clone())).collect()
     }
 
-    /// Whether a failure is one of those that the log was told of: the store is away, and has not answered since.
+    /// Whether such a failure was already logged: the store is away, and has not answered since.
     fn is_told(&self, kind: &str) -> bool {
         kind == Kind::Unavailable.as_str() && self.is_away.swap(true, Ordering::Relaxed)
     }
@@ -94,7 +94,7 @@ pub async fn observe(State(site): State<Site>, request: Request, next: Next) -> 
     response
 }
 
-/// One of the few words of HTTP: a client may send any, and each would be counted apart.
+/// One of the methods that HTTP defines: a client may send any word, and each would be counted separately.
 fn method(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -17,14 +17,14 @@ pub(super) const GRAIN: Duration = Duration::from_millis(50);
 
 /// The last request for the time, answered or not.
 #[derive(Debug)]
-struct Asked {
+struct TimeRequest {
     at: Moment,
     told: watch::Receiver<Option<Timestamp>>,
 }
 
 /// The last request for the time, shared by concurrent calls.
 #[derive(Debug, Default)]
-pub(super) struct Pulse(Mutex<Option<Asked>>);
+pub(super) struct Pulse(Mutex<Option<TimeRequest>>);
 
 /// What a caller has to do.
 pub(super) enum Next {
@@ -46,7 +46,7 @@ impl Pulse {
             return Next::Wait(asked.told.clone());
         }
         let (sender, told) = watch::channel(None);
-        *last = Some(Asked { at: now, told });
+        *last = Some(TimeRequest { at: now, told });
         Next::Ask(sender)
     }
 }

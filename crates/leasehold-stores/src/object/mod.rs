@@ -250,7 +250,7 @@ impl BucketNamespace {
     }
 
     /// The names on one page of a shelf, without the erased ones, and how to continue.
-    async fn names(&self, shelf: Shelf, asked: &Asked<'_>) -> Result<Names> {
+    async fn names(&self, shelf: Shelf, asked: &PageRequest<'_>) -> Result<Names> {
         let prefix = format!("{}/", self.shelf(shelf));
         let watcher = Watcher::default();
         let once = || {
@@ -306,7 +306,7 @@ impl BucketNamespace {
             // One more, because an offset may be listed itself. If the first page was
             // not enough, as many as possible: then most names are of erased records.
             let count = if turn == 0 { limit.saturating_add(1) } else { MAX_KEYS };
-            let asked = Asked { after, last: last.as_ref(), token: token.take(), count };
+            let asked = PageRequest { after, last: last.as_ref(), token: token.take(), count };
             let mut page = self.names(shelf, &asked).await?;
             last = page.names.last().cloned().or(last);
             let mut names = page.names.drain(..);
@@ -346,7 +346,7 @@ impl BucketNamespace {
 }
 
 /// The request for one page.
-struct Asked<'a> {
+struct PageRequest<'a> {
     after: Option<&'a LeaseName>,
     /// The last name of the previous page, to check the order.
     last: Option<&'a LeaseName>,

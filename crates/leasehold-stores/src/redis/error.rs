@@ -160,6 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn what_needs_a_person_is_known_by_its_first_word() {
+        for (line, kind) in [
+            ("NOAUTH Authentication required.", Kind::Unsupported),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Kind::Unsupported),
+            ("NOPERM this user has no permissions to run the 'eval' command", Kind::Unsupported),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::Corrupt),
+        ] {
+            for phase in [Phase::Reading, Phase::Writing] {
+                assert_eq!(judged(line, phase).into_error("redis://h").kind(), kind, "{line}");
+            }
+        }
+    }
+
+    #[test]
     fn a_redirection_names_the_node() {
         assert!(
             matches!(judged("MOVED 5718 10.0.0.1:7000", Phase::Writing), CallError::Moved(node) if node == ("10.0.0.1".into(), 7000))

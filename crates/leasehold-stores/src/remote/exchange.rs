@@ -52,7 +52,7 @@ pub async fn exchange(url: &StoreUrl, token: &str) -> Result<ExchangedKey> {
     let is_server = |scheme: &str| scheme == "leasehold" || scheme == "leasehold+http";
     let Some(address) = url.address().filter(|address| is_server(&address.scheme)) else {
         let message =
-            format!("`{url}` is a store and not a server; name a server with --store leasehold://HOST/NAMESPACE");
+            format!("`{url}` is a store and not a server; use the address of a server, leasehold://HOST/NAMESPACE");
         return Err(Error::new(Kind::Unsupported, message));
     };
     config::check(address)?;

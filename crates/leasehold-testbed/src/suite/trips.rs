@@ -67,7 +67,7 @@ async fn wait_for_release(holder: &Coordinator, waiter: &Coordinator) -> Duratio
     tokio::time::sleep(Duration::from_millis(300)).await;
     let released = SystemClock.now();
     holder.release(&grant, Outcome::Succeeded).await.unwrap();
-    let (grant, had) = waiting.await.unwrap();
+    let (grant, acquired) = waiting.await.unwrap();
     waiter.release(&grant, Outcome::Succeeded).await.unwrap();
-    had.saturating_since(released)
+    acquired.saturating_since(released)
 }

@@ -40,7 +40,7 @@ impl Subject {
         lease.folder() != Some(leasehold_core::PROXY_FOLDER) && !crate::schedule::is_backfill(lease)
     }
 
-    /// Its name.
+    /// The name of the lease, job or queue.
     pub fn name(&self) -> &str {
         match self {
             Subject::Job(name) | Subject::Lease(name) => name.as_str(),

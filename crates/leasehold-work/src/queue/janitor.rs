@@ -191,8 +191,8 @@ impl Queue {
         }
     }
 
-    /// The same for a claim that is known to have expired. It is told by the one that ended it: others may have read the same
-    /// record, and a claim of which only the times were set right goes on.
+    /// The same for a claim that is known to have expired. Only the process that ended it reports it: others may have read the same
+    /// record. A claim of which only the times were corrected is still in force.
     pub(super) async fn reap_known(&self, name: &ItemName, before: ItemSnapshot) -> Result<Option<State>> {
         let position = self.line.position(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {

@@ -202,7 +202,7 @@ impl Spool {
             Err(error) => bad("trial", format!("a file cannot be made and moved in tmp/: {error}")),
             Ok(()) if !links => note(
                 "trial",
-                "a file can be made and moved, but hard links cannot be made: `queue add --key` does not work here",
+                "a file can be made and moved, but hard links cannot be made, so no item can have a key here",
             ),
             Ok(()) => good(
                 "trial",

@@ -91,7 +91,7 @@ pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
 /// The scratch namespace, once there is one. Locked while it is being made.
 type SharedScratch = Arc<Mutex<Option<Scratch>>>;
 
-/// What was found.
+/// The findings about one store.
 struct Examined {
     findings: Vec<Finding>,
     /// Who can share the store's leases.

@@ -15,7 +15,7 @@ use tokio::process::Command;
 pub const CONTENDER: &str = "__contend";
 const CONTENDERS: u32 = 4;
 const WINS_EACH: u32 = 25;
-/// A contender gives up after so many attempts: a store that never lets it win must not hang the doctor.
+/// A contender gives up after this many attempts: a store that never lets it win must not hang the doctor.
 const MAX_ATTEMPTS: u32 = 20_000;
 
 /// Real processes count up one record; every win must show in the final count.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const NAMESPACE: &str = "doctor";
 const LEASE: &str = "doctor";
-/// A doctor that died blocks the next one for so long.
+/// How long a doctor that died blocks the next one.
 const TTL: Duration = Duration::from_secs(300);
 const PAGE: usize = 200;
 

@@ -154,7 +154,7 @@ pub async fn promises(scratch: &Scratch) -> Vec<Finding> {
 /// Whether every lease can be read, and whether one was left behind by a migration that is over.
 pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Finding>> {
     const PAGE: usize = 500;
-    /// Beyond so many transfers no more histories are read: each 16 cost a read.
+    /// After this many transfers no more histories are read, because each 16 cost a read.
     const TRANSFERS: usize = 20_000;
     let (mut sound, mut damaged, mut stray, mut after) = (0, Vec::new(), BTreeMap::new(), None);
     let (mut findings, mut transfers) = (Vec::new(), 0);

@@ -95,7 +95,7 @@ pub async fn drill(context: &Context, args: &Args) -> Result<Exit> {
     Ok(if is_safe { Exit::Done } else { Exit::Misconfigured })
 }
 
-/// Holds the drill, in a thread that may block, until it is over or is told to stop.
+/// Holds the drill, in a thread that may block, until it is over or is asked to stop.
 fn hold(
     mut target: Target,
     lease: &LeaseName,

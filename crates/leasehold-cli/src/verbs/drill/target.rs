@@ -27,7 +27,7 @@ pub fn text(token: &Token) -> String {
     format!("written under epoch {}", token.epoch)
 }
 
-/// A scratch resource.
+/// A scratch resource of the kind that is drilled.
 pub struct Target {
     kind: Resource,
     /// Gone with the drill: repositories to push from, and where no store is.
@@ -150,7 +150,7 @@ impl Target {
         }
     }
 
-    /// Removes what the drill made, as far as it can be.
+    /// Removes what the drill made, as far as possible.
     pub async fn clean(&self, lease: &LeaseName) -> Result<()> {
         let cleaned = match &self.kind {
             Resource::File(path) => clean_file(path),
@@ -213,7 +213,7 @@ impl Target {
         self.scratch.join("reached")
     }
 
-    /// git asks this hook when it has heard what the remote has, and before it sends anything.
+    /// git runs this hook when it knows the remote's refs, before it sends anything.
     fn hold_pushes_of_the_zombie(&self) -> Result<()> {
         use std::os::unix::fs::PermissionsExt;
         let hooks = self.repository(Role::Zombie).join(".git/hooks");

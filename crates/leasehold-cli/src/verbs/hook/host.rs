@@ -6,7 +6,7 @@ use crate::args::HookHost;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What a host tells a hook of.
+/// The event that a host calls a hook for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// A tool is about to be called.

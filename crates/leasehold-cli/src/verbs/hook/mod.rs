@@ -174,7 +174,7 @@ fn unconfirmed(run: Option<&RunContext>, trouble: &str) -> Verdict {
     }
 }
 
-/// The session's token, and what its run told it. A context that is named and damaged is an error, whatever else there is.
+/// The session's token, and the context of its run. A context that is named but damaged is an error in any case.
 fn session(context: &Context) -> Result<Option<(Token, Option<RunContext>)>> {
     match RunContext::named(context.common.context.as_deref())? {
         Some((run, _)) => Ok(Some((run.token()?, Some(run)))),

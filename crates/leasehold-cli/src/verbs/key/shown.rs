@@ -1,4 +1,4 @@
-//! A key as `key` prints it: the same, whether its record was read in the store or a server told of it.
+//! A key as `key` prints it: the same, whether its record was read from the store or came from a server.
 
 use crate::output;
 use leasehold_core::{Error, Kind, Result, Timestamp};

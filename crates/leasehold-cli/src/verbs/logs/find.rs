@@ -23,7 +23,7 @@ pub struct Finder<'a> {
     pub keeping: Option<&'a Keeping>,
 }
 
-/// A run, and what is to be had of its output.
+/// A run, and what is available of its output.
 pub struct Chosen {
     pub name: String,
     pub item: Option<String>,

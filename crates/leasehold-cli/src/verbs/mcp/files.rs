@@ -13,7 +13,7 @@ pub async fn fenced_write(call: &Call<'_>) -> Result<Value> {
     let path = below(&session.root, "file", call.text("file").unwrap_or_default())?;
     let content = call.text("content").unwrap_or_default().to_owned();
     let policy = guarded::policy(call.is_on("once"));
-    // The guard may not have heard of a newer epoch that the store has granted.
+    // The guard may not know yet of a newer epoch that the store has granted.
     let found = session.tokens(&token)?.resolve(&token).await?;
     let guard = FileGuard::new(&path, policy)?;
     found.may_write(&token, &guard.resource())?;

@@ -85,7 +85,7 @@ impl Session {
         kept.insert(token.lease.clone(), HeldLease { token, keeper });
     }
 
-    /// The token of a lease that is kept here, and where it stands.
+    /// The token of a lease that is kept here, and its state.
     pub fn state(&self, lease: &LeaseName) -> Option<(Token, KeeperState)> {
         let kept = self.kept.lock();
         kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.state().borrow().clone()))
@@ -150,7 +150,7 @@ impl Session {
         }
     }
 
-    /// What a queue's name stands for, as the verb saw it, which ran in the root.
+    /// The queue or spool that a name stands for, as the verb saw it, which ran in the root.
     fn target(&self, queue: &str) -> Result<Target> {
         Ok(match Target::parse(queue)? {
             Target::Spool(_) => Target::Spool(self.root.join(queue.trim_start_matches("spool:"))),
@@ -184,7 +184,7 @@ impl Session {
         })
     }
 
-    /// Releases everything that was acquired in a session, as far as the store answers.
+    /// Releases everything that was acquired in a session, if the store answers.
     pub async fn give_back(&self) {
         let names: Vec<LeaseName> = self.kept.lock().keys().cloned().collect();
         let all = async {

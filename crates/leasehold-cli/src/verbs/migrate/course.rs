@@ -61,7 +61,7 @@ impl Course {
         self.patience.at(format!("the records of `{}` ({done} {what})", self.from));
     }
 
-    /// Where it stands when it is broken off here, and what to do about it.
+    /// The state of the migration if it is interrupted here, and what to do about it.
     pub fn account(&self) -> String {
         let (phase, done) = *self.at.lock();
         let (finish, give_up) = remedy::migration(&self.from, &self.to);

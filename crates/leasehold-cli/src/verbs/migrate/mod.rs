@@ -61,7 +61,7 @@ enum Stage {
     Moved(Nonce),
 }
 
-/// What came up just before the namespace's mark is found by looking again, so many times.
+/// How often it looks again for records that were created just before the namespace's mark.
 const MAX_ROUNDS: usize = 10;
 
 /// The whole migration, where `--timeout` says nothing.

@@ -72,7 +72,7 @@ async fn claim_one<B: Backlog>(
     }
 }
 
-/// Hands over what was claimed. An error means that nobody has it.
+/// Hands over what was claimed. After an error nobody has it.
 fn tell(context: &Context, args: &ClaimArgs, token: &Token, payload: &mut dyn Read, mut value: Value) -> Result<Exit> {
     if let Some(path) = &args.payload {
         keep(path, payload)?;

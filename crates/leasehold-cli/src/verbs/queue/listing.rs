@@ -104,7 +104,7 @@ pub fn listed(name: &ItemName, seen: &Item, now: Timestamp) -> Value {
     value
 }
 
-/// A line of a listing, from what the JSON says, and what else is to be told.
+/// A line of a listing, from the JSON and further details.
 fn cells(value: &Value, what: String) -> Vec<String> {
     let text = |field: &str| value[field].as_str().map_or_else(|| value[field].to_string(), ToOwned::to_owned);
     let id = if value["id"].is_null() { "-".into() } else { text("id") };

@@ -24,7 +24,7 @@ pub async fn janitor(context: &Context, args: &QueueArg) -> Result<Exit> {
     tell(context, done?)
 }
 
-/// What was done with so many items, in words; nothing about none.
+/// What was done with how many items, in words; empty if with none.
 fn told(what: &str, count: usize) -> Option<String> {
     let items = output::count(count, "item");
     let told = match what {

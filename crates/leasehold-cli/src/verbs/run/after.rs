@@ -39,7 +39,7 @@ impl Listeners {
         Ok(Listeners { ping, notify: rules.map(|rules| (rules, location(settings))) })
     }
 
-    /// Whether the last lines of a run's output are to be told. On a terminal they are not: the command would find none.
+    /// Whether messages contain the last lines of a run's output. Not on a terminal: captured, the command would no longer see one.
     pub fn want_output(&self, leases: &[LeaseName], settings: &Settings) -> bool {
         let is_about = |rule: &Rule| {
             leases.iter().any(|lease| Subject::is_reported(lease) && rule.is_about(&Subject::Job(lease.clone())))
@@ -69,7 +69,7 @@ impl Listeners {
     }
 }
 
-/// What is to be told of a run that is over.
+/// What to report about a run that is over.
 pub struct Told {
     pub exit: Exit,
     /// None if that is not known.
@@ -83,7 +83,7 @@ pub struct Told {
     pub tail: Option<String>,
 }
 
-/// What is left to be told.
+/// The reports that are still to be sent.
 pub struct After {
     pings: Option<Pings>,
     notifier: Option<Notifier>,

@@ -1,4 +1,4 @@
-//! The end of a run: the lease is given back, and what became of it is written down, kept and told.
+//! The end of a run: the lease is released, and the outcome is recorded, logged and reported.
 
 use super::Run;
 use crate::exit::Exit;

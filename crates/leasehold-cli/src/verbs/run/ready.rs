@@ -17,7 +17,7 @@ pub async fn check(guards: &[Arc<dyn Guard>], lease: &LeaseName) -> Result<()> {
                 return Err(foreign.into_error(&guard.resource()));
             }
             Err(error) if error.kind() == Kind::Invalid => return Err(error),
-            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
+            // Sealing decides, and distinguishes an unreachable resource from a wrong one.
             _ => {}
         }
     }

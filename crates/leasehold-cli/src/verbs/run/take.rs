@@ -11,7 +11,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often a flock is looked at while it is waited for: nobody tells when it is free.
+/// How often a flock that is waited for is tried, because nothing notifies when it is free.
 const FLOCK_POLL: Duration = Duration::from_secs(1);
 
 /// What to do when the lease is held.
@@ -34,7 +34,7 @@ pub enum Seats {
     Apart,
 }
 
-/// What was acquired.
+/// The result of trying to acquire.
 pub enum Taken {
     /// The lease, and the flock if one was asked for.
     Granted(Box<Grant>, Option<File>),

@@ -1,6 +1,6 @@
 //! `schedule run`: the scheduler of this machine.
 //!
-//! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
+//! Promise: it ends when asked to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
 use super::launch::{Prefix, Processes, check_here};

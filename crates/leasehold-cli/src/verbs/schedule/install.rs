@@ -66,7 +66,7 @@ fn in_file(secret: &str) -> String {
     format!("{secret}_FILE")
 }
 
-/// What a service is told of this shell's environment: the settings that come from it, and where files with secrets are.
+/// What a service takes from this shell's environment: its settings, and the paths of files with secrets.
 fn variables(settings: &Settings) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     // A bucket's address may have a password in it, which the table of settings hides.

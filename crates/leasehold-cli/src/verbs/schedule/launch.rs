@@ -38,7 +38,7 @@ pub struct Processes {
     /// Between SIGTERM and SIGKILL, for jobs that do not say.
     grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
-    /// Who is told of runs: ours have not read the file.
+    /// The rules for messages about runs, which our child processes have not read.
     notifier: Mutex<Option<Notifier>>,
 }
 
@@ -79,7 +79,7 @@ impl Processes {
     }
 }
 
-/// What becomes of a job's output.
+/// Where a job's output goes.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// Where it is kept, for a process that reads no files.

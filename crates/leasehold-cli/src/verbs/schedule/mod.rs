@@ -57,11 +57,11 @@ pub async fn schedule(context: &Context, args: Args) -> Result<Exit> {
         ScheduleVerb::Trigger(args) => backfill::trigger(context, &jobs, &args.name).await,
         ScheduleVerb::Pause(args) => {
             jobs.named(&args.name)?;
-            operate::order(context, &args, operate::Asked::PauseJob, None).await
+            operate::order(context, &args, operate::OperatorRequest::PauseJob, None).await
         }
         ScheduleVerb::Resume(args) => {
             jobs.named(&args.name)?;
-            operate::order(context, &args, operate::Asked::Resume, None).await
+            operate::order(context, &args, operate::OperatorRequest::Resume, None).await
         }
         ScheduleVerb::Install(_) | ScheduleVerb::Import(_) | ScheduleVerb::Retire(_) => Ok(Exit::Done),
     }

@@ -11,7 +11,7 @@ use leasehold_work::schedule::{Definition, Definitions, FileRevision, Publisher}
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What would become of one published job.
+/// What publishing the file would do to one job.
 struct Row {
     name: LeaseName,
     change: &'static str,

@@ -45,7 +45,7 @@ impl Public {
         }
     }
 
-    /// Publishes these jobs, and tells by these rules from now on, or by the old ones if none are given.
+    /// Publishes these jobs, and from now on sends messages by these rules, or by the old ones if none are given.
     pub fn take_up(&mut self, jobs: &Jobs, rules: Option<Vec<Told>>) {
         if let Some(old) = self.publishing.take() {
             old.abort();

@@ -57,7 +57,7 @@ pub enum Request {
     Checkpoint {
         /// The tenure that asks.
         claim: Claim,
-        /// What to record.
+        /// The marker and the checkpoint to record.
         report: Report,
     },
     /// Record that the claimed slot's run is over, without releasing the lease.
@@ -81,7 +81,7 @@ pub enum Request {
         /// The epoch that the order was decided on; none if it does not matter.
         /// The order is refused at any other epoch.
         expected: Option<Epoch>,
-        /// What to do.
+        /// The order itself.
         order: Order,
     },
 }

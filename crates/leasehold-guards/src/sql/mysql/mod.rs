@@ -157,7 +157,7 @@ struct Admitted {
 /// What the statements found and did, judged by the one predicate. The last four sets are those of the admit.
 fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Policy>) -> Result<Admitted> {
     let unexpected_answer = || {
-        let message = format!("resource=`{resource}`: leasehold_fence is not the table that `--init` makes");
+        let message = format!("resource=`{resource}`: leasehold_fence does not have the columns of a fence");
         Error::new(Kind::Unsupported, message)
     };
     let [.., _, seen, _, now] = sets else { return Err(unexpected_answer()) };

@@ -84,7 +84,7 @@ struct Resumed {
 
 impl Resumed {
     /// Whether the stream was resumed with this event, which the feed sends now.
-    fn had(&mut self, event: &EventData) -> bool {
+    fn has_sent(&mut self, event: &EventData) -> bool {
         self.sent.remove(event)
     }
 
@@ -321,7 +321,7 @@ impl Streaming {
     /// Takes in what the feed found; says whether there was anything to send.
     fn take_batch(&mut self, batch: &Batch) -> bool {
         for event in &batch.events {
-            if !self.resumed.had(event) {
+            if !self.resumed.has_sent(event) {
                 self.take(event);
             }
         }
@@ -346,7 +346,7 @@ mod tests {
         // All is sent; the last three may come again.
         one.forget_before(4);
         assert_eq!(resuming.held.available_permits(), 7);
-        assert!(one.had(&events[5]) && !one.had(&events[5]) && !one.had(&events[0]));
+        assert!(one.has_sent(&events[5]) && !one.has_sent(&events[5]) && !one.has_sent(&events[0]));
         one.forget_before(5);
         assert_eq!(resuming.held.available_permits(), 9, "one of them was sent again, and one is too old for it");
         one.forget_before(6);

@@ -23,12 +23,12 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// The longest that a request waits.
+/// How long a request waits at most.
 pub const MAX_WAIT: Duration = Duration::from_secs(600);
-/// How often what an abandoned request may have been granted is tried to be given back.
+/// How often giving back what an abandoned request may have been granted is tried.
 const WITHDRAWALS: u32 = 5;
 
-/// What is to be acquired.
+/// A lease to acquire.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Acquire {
@@ -36,7 +36,7 @@ pub struct Acquire {
     ttl: String,
     /// How long to wait for it if somebody holds it, such as `30s`: up to 10m.
     wait: Option<String>,
-    /// What the holder calls itself; the key's label if it does not say.
+    /// What the holder calls itself; by default the key's label.
     label: Option<String>,
     /// A scheduled slot to claim in the same step, in RFC 3339: one that has run is refused with `already_run`, and one that is
     /// more than 5m ahead of the store's time with `invalid`.
@@ -62,7 +62,7 @@ pub enum RunAgain {
 /// A lease that is held now.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Granted {
-    /// Its name.
+    /// The name of the lease.
     pub lease: String,
     /// The proof to renew and release it with, and to show to guards. Whoever has it can act as the holder.
     pub token: String,
@@ -74,7 +74,7 @@ pub struct Granted {
     pub deadline: Time,
     /// How far each renewal moves the deadline.
     pub ttl_ms: u64,
-    /// How long it can be trusted, counted from the instant at which this request was sent: from then on somebody else may have it.
+    /// How long it can be trusted, counted from the instant at which this request was sent. After that somebody else may have it.
     pub trust_ms: u64,
     /// What an earlier holder reported, with its checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,9 +142,9 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
     let ongoing = asked.site.ongoing().clone();
     let mut pending =
         Pending { coordinator: patient.clone(), ongoing, name: name.clone(), ask: ask.clone(), is_over: false };
-    // Its next attempt finds what this one was granted.
+    // The client's next attempt finds what this one was granted.
     pending.is_over = asked.attempt.is_some();
-    // In its place, as everybody else's: whoever is not refused does not wait.
+    // With its permit, like any request: only a refused one waits.
     let first = coordinator.acquire(&name, &ask).await;
     let acquired = match first {
         first if wait.is_zero() => first,
@@ -161,7 +161,7 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
             tokio::select! {
                 acquired = acquiring => acquired,
                 over = waiting.over() => {
-                    // Nobody asks again with a key that counts no more.
+                    // Nobody asks again with a key that is no longer valid.
                     pending.is_over &= !matches!(over, Over::Denied(_));
                     return Err(over.into());
                 }
@@ -173,7 +173,7 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
             pending.is_over = true;
             match asked.attempt {
                 Some(_) => check_same(&grant, &ask)?,
-                None => asked.unheard.undo_by(withdraw(patient, name.clone(), ask)),
+                None => asked.undo.set(withdraw(patient, name.clone(), ask)),
             }
             let (epoch, died) = (grant.token().epoch, !grant.record().found_dead().is_empty());
             asked.site.tally().granted(&asked.namespace, &coordinator, &name, epoch, died);
@@ -185,14 +185,14 @@ pub async fn acquire(asked: Asked, waiter: Waiter, body: Bytes) -> Result<Json<G
             Err(refused(&name, &refusal))
         }
         Err(error) => {
-            // Only where it is not known may something be held.
+            // Only if the outcome is unknown may something be held.
             pending.is_over |= error.kind() != Kind::Indeterminate;
             Err(error.into())
         }
     }
 }
 
-/// That an acquisition under this nonce can be told from one that was never made.
+/// Checks that an acquisition under this nonce could be distinguished from one that was never made.
 async fn check_remembered(leases: &Coordinator, name: &LeaseName, ask: &Ask, since: Epoch) -> Result<(), Problem> {
     let record = leases.inspect(name).await?.record;
     let first = record.transfers.first().map(|transfer| transfer.epoch);
@@ -208,7 +208,7 @@ async fn check_remembered(leases: &Coordinator, name: &LeaseName, ask: &Ask, sin
     )))
 }
 
-/// An acquisition that nobody has answered yet. Dropped before that, it is given back.
+/// An acquisition whose answer is not sent yet. If it is dropped before that, it is given back.
 struct Pending {
     coordinator: Coordinator,
     ongoing: Ongoing,
@@ -240,7 +240,7 @@ async fn withdraw(coordinator: Coordinator, name: LeaseName, ask: Ask) {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
-    /// What acquiring it answered.
+    /// The token from the answer to the acquisition.
     token: String,
     /// How far the work has come, in one line.
     marker: Option<String>,
@@ -265,7 +265,7 @@ fn own(name: &LeaseName, text: &str) -> Result<Token, Problem> {
     Ok(token)
 }
 
-/// What is wrong with a token that the record does not know as its holder's: found out where it was lost.
+/// Explains a token that the record does not know as its holder's: how the lease was lost.
 async fn told(asked: &Asked, coordinator: &Coordinator, token: &Token, error: leasehold_core::Error) -> Problem {
     if error.kind() != Kind::Lost {
         return error.into();
@@ -305,9 +305,9 @@ pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<Granted>, Problem> 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    /// What acquiring it answered.
+    /// The token from the answer to the acquisition.
     token: String,
-    /// How the work went: `succeeded` (if it does not say), `failed` or `not_started`.
+    /// How the work went: `succeeded` (the default), `failed` or `not_started`.
     outcome: Option<Ending>,
 }
 
@@ -326,15 +326,15 @@ pub enum Ending {
 /// A lease that was given back.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Freed {
-    /// Its name.
+    /// The name of the lease.
     lease: String,
     /// The epoch that ended.
     epoch: u64,
-    /// How it ended. If it had been released before, that counts.
+    /// How it ended. If it had already been released, the earlier outcome.
     outcome: &'static str,
 }
 
-/// Gives a lease back. Done again, it changes nothing and answers the same.
+/// Releases a lease. Repeating it changes nothing and returns the same answer.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/release", tag = "leases", request_body = Release,
     responses((status = 200, description = "It is free.", body = Freed)))]
 pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> {
@@ -377,19 +377,19 @@ pub async fn release(asked: Asked, body: Bytes) -> Result<Json<Freed>, Problem> 
     Ok(Json(Freed { lease: name.to_string(), epoch: token.epoch.get(), outcome: outcome.as_str() }))
 }
 
-/// How far work has come.
+/// A report of progress.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Marked {
-    /// What acquiring it answered.
+    /// The token from the answer to the acquisition.
     token: String,
-    /// How far, in one line.
+    /// How far the work has come, in one line.
     marker: String,
 }
 
 /// Reports how far the work has come. It does not renew.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/progress", tag = "leases", request_body = Marked,
-    responses((status = 200, description = "It is noted.", body = Noted)))]
+    responses((status = 200, description = "It is recorded.", body = Noted)))]
 pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem> {
     let name = asked.name(Verb::Hold)?.of_a_lease()?;
     let body: Marked = read(&body)?;
@@ -400,7 +400,7 @@ pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<Noted>, Problem>
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpointed {
-    /// What acquiring it answered.
+    /// The token from the answer to the acquisition.
     token: String,
     /// Any text of at most 4096 bytes.
     checkpoint: String,
@@ -417,10 +417,10 @@ pub async fn checkpoint(asked: Asked, body: Bytes) -> Result<Json<Noted>, Proble
     note(&asked, own(&name, &body.token)?, report(body.marker, Some(body.checkpoint))?).await
 }
 
-/// A report that was noted.
+/// A report that was recorded.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Noted {
-    /// The epoch that it was noted under.
+    /// The epoch under which it was recorded.
     pub epoch: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Looking at leases.
 //!
-//! Promise: each request reads a bounded number of records, however many there are, and none that lie before the first name that
-//! the key is for. A listing continues where it stopped, by its cursor: a cursor is sealed, and tells no name.
+//! Promise: each request reads a bounded number of records, however many there are, and none before the first name in the key's
+//! scope. A listing continues where it stopped, by its cursor, which is sealed and reveals no name.
 
 use super::view::{FencedWriteView, LeaseView, TransferView, is_in};
 use crate::access::Verb;
@@ -18,11 +18,11 @@ use utoipa::{IntoParams, ToSchema};
 /// How many records one request reads at a time, and how often.
 const PAGE: usize = 500;
 const READS: usize = 10;
-/// The least that it reads at first, however few are wanted.
+/// How many it reads at first at least, however few are wanted.
 const LEAST_PAGE: usize = 50;
 const STATES: &str = "held, free, expired, paused, forgotten, moving, moved or arriving";
 
-/// What is to be listed.
+/// Which ones to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -31,7 +31,7 @@ pub struct Listing {
     name: Option<String>,
     /// Only those in this state.
     state: Option<String>,
-    /// At most so many, 1 to 1000; usually 100.
+    /// At most this many, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Where an earlier listing stopped: its `next`.
@@ -42,7 +42,7 @@ pub struct Listing {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Leases {
     leases: Vec<LeaseView>,
-    /// What could not be read, by name: it hides nothing else.
+    /// Leases whose record cannot be read, by name. The others are listed all the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     damaged: Vec<Damaged>,
     /// There may be more: give this as `cursor`. A page that was read to its bound may be short, or empty.
@@ -121,19 +121,19 @@ pub async fn one(asked: Asked) -> Result<Json<LeaseView>, Problem> {
     let coordinator = asked.coordinator().await?;
     let seen = coordinator.inspect(&name).await?;
     let mut view = LeaseView::from(&seen);
-    // Beside the lease, and of no weight: without them the answer is still about the lease.
+    // Optional: without them the answer is still about the lease.
     let counters = coordinator.counters(&name).await.unwrap_or_default();
     let is_known = |mark: &&FencedMark| knows_resource(&asked.caller, &asked.namespace, mark.write.resource.as_str());
     view.fenced_writes = counters.fenced_writes().iter().rev().filter(is_known).map(FencedWriteView::from).collect();
     Ok(Json(view))
 }
 
-/// How much of a history is wanted.
+/// How much of a history to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Looking {
-    /// At most so many transfers, 1 to 1000; usually 50.
+    /// At most this many transfers, 1 to 1000; 50 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Only those of epochs before this one: the `epoch` of the last transfer of an earlier answer.

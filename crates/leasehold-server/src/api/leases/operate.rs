@@ -24,7 +24,7 @@ use utoipa::ToSchema;
 pub struct Decided {
     /// For the lease's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
 }
@@ -124,7 +124,7 @@ fn target(asked: &Asked) -> Result<LeaseName, Problem> {
     Ok(asked.name(Verb::Operate)?.of_a_lease()?)
 }
 
-/// Takes a lease from whoever holds it; anyone may acquire it next.
+/// Takes a lease from its holder; anyone may acquire it next.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/revoke", tag = "operators", request_body = Decided,
     responses((status = 200, description = "It was taken away.", body = Ordered)))]
 pub async fn revoke(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
@@ -146,14 +146,14 @@ pub async fn pause(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> 
 pub struct Resuming {
     /// For the lease's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
     /// The pause that was seen, as `paused` names it: another one refuses the order. Without it, the one that is there ends.
     pause: Option<String>,
 }
 
-/// Lets holders in again.
+/// Lets new holders in again.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/resume", tag = "operators", request_body = Resuming,
     responses((status = 200, description = "It can be acquired again.", body = Ordered)))]
 pub async fn resume(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
@@ -193,16 +193,16 @@ pub(in crate::api) async fn pause_lease(
 pub struct AskingToFinish {
     /// For the lease's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
-    /// How long the holder has to finish, such as `5m`; nobody new gets the lease meanwhile.
+    /// How long the holder has to finish, such as `5m`. Until then nobody new gets the lease.
     within: String,
 }
 
-/// Asks the holder to finish. It is told at its next renewal.
+/// Asks the holder to finish. It learns of it at its next renewal.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/drain", tag = "operators", request_body = AskingToFinish,
-    responses((status = 200, description = "The holder is asked.", body = Ordered)))]
+    responses((status = 200, description = "The holder has been asked.", body = Ordered)))]
 pub async fn drain(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> {
     let name = target(&asked)?;
     let AskingToFinish { why, epoch, within } = read(&body)?;
@@ -216,16 +216,16 @@ pub async fn drain(asked: Asked, body: Bytes) -> Result<Json<Ordered>, Problem> 
 pub struct HandingOff {
     /// For the lease's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
-    /// What the new holder is called; the key's label if it does not say.
+    /// What the new holder is called; by default the key's label.
     to: Option<String>,
     /// How long it is held unless renewed, such as `90s`.
     ttl: String,
 }
 
-/// Takes a lease from whoever holds it, and gives it to another in the same step. The answer has the new holder's token.
+/// Takes a lease from its holder, and gives it to another in the same step. The answer has the new holder's token.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/leases/{name}/hand-off", tag = "operators", request_body = HandingOff,
     responses((status = 200, description = "It is held by the new holder.", body = Granted)))]
 pub async fn hand_off(asked: Asked, body: Bytes) -> Result<Json<Granted>, Problem> {
@@ -247,13 +247,13 @@ pub async fn hand_off(asked: Asked, body: Bytes) -> Result<Json<Granted>, Proble
 pub struct Advancing {
     /// For the lease's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
     /// The highest epoch that some guard has seen.
     #[schema(maximum = 9007199254740991_u64)]
     past: u64,
-    /// The lineage that guards know, where the record was lost and has begun one of its own. Takes a key for all names.
+    /// The lineage that guards know, if the record was lost and began a new one. Needs a key for all names.
     lineage: Option<String>,
 }
 

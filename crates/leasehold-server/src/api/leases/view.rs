@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// A lease.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct LeaseView {
-    /// Its name.
+    /// The name of the lease.
     pub name: String,
     /// `held`, `free`, `expired` (past its deadline, not released), `paused` (and not held), `forgotten`, or `moving`, `moved`,
     /// `arriving` (between stores).
@@ -21,7 +21,7 @@ pub struct LeaseView {
     /// Who holds it, or held it until it expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
-    /// Since when.
+    /// When it was acquired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub granted: Option<Time>,
     /// Until when, unless renewed.
@@ -55,7 +55,7 @@ pub struct LeaseView {
 pub struct FencedWriteView {
     /// When it was last refused.
     pub at: Time,
-    /// How often it was.
+    /// How many times it was refused.
     pub times: u64,
     /// The resource, as its guard names it, such as `file:out.json`.
     pub resource: String,
@@ -133,14 +133,14 @@ pub fn is_in(wanted: &str, record: &Ownership, now: Timestamp) -> bool {
 pub struct TransferView {
     /// The epoch that began.
     pub epoch: u64,
-    /// When.
+    /// When, by the store's clock.
     pub at: Time,
     /// `first`, `released`, `expired`, `revoked`, `handed_off`, `recovered`, `advanced`, `rewound` or `triggered`.
     pub reason: &'static str,
     /// Who held it just before, if that tenure had not been released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Holder>,
-    /// Who held it from here on.
+    /// Who held it from then on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Holder>,
     /// The operator, if one moved it.

@@ -27,14 +27,14 @@ const MAX_ITEMS: usize = 1_000;
 pub struct Adding {
     /// What it carries, as text.
     payload: Option<String>,
-    /// The same, in base64, for bytes that are no text.
+    /// The same in base64, for bytes that are not text.
     payload_base64: Option<String>,
-    /// 0 to 9, higher first; usually 5.
+    /// 0 to 9, higher first; 5 by default.
     #[schema(maximum = 9)]
     priority: Option<u8>,
     /// How long it waits before it may be claimed, such as `10m`.
     delay: Option<String>,
-    /// How often it is tried; usually 5.
+    /// How often it is tried at most; 5 by default.
     #[schema(minimum = 1, maximum = 4294967295_u32, format = "int64")]
     attempts: Option<u32>,
     /// The pause after its first failure, such as `10s`; it doubles with each.
@@ -70,23 +70,23 @@ impl Adding {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Items {
-    /// 1 to 1000.
+    /// The items, 1 to 1000.
     items: Vec<Adding>,
 }
 
-/// What was added.
+/// The items that were added.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AddedItems {
     /// In the order of the request.
     items: Vec<AddedItem>,
 }
 
-/// An item that was added, or was there.
+/// An item that was added, or that already existed.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AddedItem {
     /// Its id in the queue.
     id: String,
-    /// False if there was an item of its key: nothing was added then.
+    /// False if there was already an item with its key; then nothing was added.
     new: bool,
 }
 

@@ -31,7 +31,7 @@ const MAX_RETRIED: usize = 1_000;
 const MAX_AGE: Duration = Duration::from_secs(366 * 86_400 * 10);
 const LEAST_AGE: Duration = Duration::from_secs(60);
 
-/// What is to be done to many.
+/// An order on many items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
@@ -50,11 +50,11 @@ impl Act {
     }
 }
 
-/// What is to be counted.
+/// An order whose items are to be counted.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Counting {
-    /// What is to be done.
+    /// The order.
     act: Act,
     /// Of dead letters, only those with this reason.
     reason: Option<String>,
@@ -68,11 +68,11 @@ pub struct Counting {
 /// How many items an order would act on, and what confirms it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Counted {
-    /// What would be done.
+    /// The order that was counted for.
     act: Act,
-    /// To how many items.
+    /// The number of items.
     count: u64,
-    /// Whether all items of the queue were looked at. If not, what was not is not touched: count again when this is done.
+    /// Whether all items of the queue were read. If not, the others are not touched: count again when this is done.
     exact: bool,
     /// What confirms it: give this to `retry` or `purge`.
     confirm: String,
@@ -91,8 +91,8 @@ struct Confirmation {
     with_dead: bool,
     through: Option<String>,
     after: Option<String>,
-    /// Of a retry: what was counted, in order. An item's time does not tell: it is that of the decision, which is before the
-    /// write and, by the reckoning of who decided, up to a round trip after the store's.
+    /// Of a retry: what was counted, in order. An item's time would not do: it is the time of the decision, which is before the
+    /// write and, as estimated by whoever decided, up to a round trip after the store's.
     #[serde(with = "marks")]
     counted: Vec<Mark>,
 }
@@ -220,7 +220,7 @@ pub async fn count(asked: Asked, body: Bytes) -> Result<Json<Counted>, Problem> 
     Ok(Json(Counted { act, count, exact, confirm, at: now.into() }))
 }
 
-/// What was confirmed, and why.
+/// A confirmed count, and the reason for the order.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmed {
@@ -230,12 +230,12 @@ pub struct Confirmed {
     why: String,
 }
 
-/// How far an order has come.
+/// How much of an order has been carried out.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Acted {
-    /// To how many items.
+    /// The number of items.
     done: u64,
-    /// How many could not be, or had changed meanwhile.
+    /// How many items were left alone, because they had changed or could not be read.
     skipped: u64,
     /// There may be more of what was counted: give this as `confirm`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
 //! Claiming items, and keeping them.
 //!
-//! Promise: what is answered as claimed is stored. A claim that was begun is finished, whoever goes away meanwhile, and given back
-//! if nobody takes the answer, unless the client has an `Idempotency-Key` to ask again with. Non-promise: nothing is renewed by
-//! itself; a claim that is not renewed runs out, and the item is given to another.
+//! Promise: what is answered as claimed is stored. A claim that has begun is finished although its client disconnects, and given
+//! back if nobody receives the answer, unless the client has an `Idempotency-Key` to ask again with. Non-promise: nothing is
+//! renewed by itself; a claim that is not renewed expires, and the item is given to another worker.
 
 use super::recent::Recent;
 use super::view::ClaimView;
@@ -24,10 +24,10 @@ use utoipa::ToSchema;
 /// The longest that a request waits, and the most items that it claims.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 const MAX_ITEMS: u32 = 100;
-/// How long an attempt waits at least for an earlier one at the same request.
+/// How long an attempt waits at least for an earlier attempt at the same request.
 const TURN: Duration = Duration::from_secs(5);
 
-/// What is to be claimed.
+/// How many items to claim, and for how long.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -35,17 +35,17 @@ pub struct Claim {
     ttl: String,
     /// How long to wait for the first if there is none, such as `30s`: up to 10m.
     wait: Option<String>,
-    /// At most so many, 1 to 100; usually 1.
+    /// At most this many, 1 to 100; 1 by default.
     #[schema(minimum = 1, maximum = 100)]
     count: Option<u32>,
-    /// What the worker calls itself; the key's label if it does not say.
+    /// What the worker calls itself; by default the key's label.
     label: Option<String>,
 }
 
 /// Items that are claimed now.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Claims {
-    /// None if there was nothing to claim in that time.
+    /// Empty if there was nothing to claim in that time.
     items: Vec<ClaimView>,
 }
 
@@ -78,7 +78,7 @@ pub async fn claim(
             let turn = recent.turn(attempt.nonce());
             Some(match turn.clone().try_lock_owned() {
                 Ok(turn) => turn,
-                // Whoever waits, be it for itself, takes no place of those who do not.
+                // A waiting request, even if it waits for itself, takes no place from others.
                 Err(_) => {
                     queue = asked.queue_of_waiter().await?;
                     let waiting = waiting.insert(waiter.begin()?);
@@ -112,7 +112,7 @@ pub async fn claim(
             Ok(found) => taken.grants.extend(found),
             Err(over) => return Err(over.into()),
         }
-        // Nobody could work on them, or give them back, with a key that counts no more.
+        // Nobody could work on them, or give them back, with a key that is no longer valid.
         if let Some(over @ Over::Denied(_)) = over.now_or_never() {
             return Err(over.into());
         }
@@ -126,8 +126,8 @@ pub async fn claim(
     }
     let claims = Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() };
     match asked.attempt {
-        None => asked.unheard.undo_by(give_back(taken.queue.clone(), std::mem::take(&mut taken.grants))),
-        // Its next attempt finds them.
+        None => asked.undo.set(give_back(taken.queue.clone(), std::mem::take(&mut taken.grants))),
+        // The client's next attempt finds them.
         Some(_) => taken.grants.clear(),
     }
     Ok(Json(claims))
@@ -139,7 +139,7 @@ async fn again(asked: &Asked, queue: &Queue, tokens: Vec<Token>) -> Result<Json<
     for token in &tokens {
         match queue.adopt(token).await {
             Ok(grant) => items.push(ClaimView::new(asked, &grant)),
-            // It is not lost because the store is away.
+            // A claim is not lost only because the store is away.
             Err(error) if error.is_retryable() || error.kind() == Kind::Indeterminate => return Err(error.into()),
             Err(_) => {}
         }
@@ -153,7 +153,7 @@ async fn again(asked: &Asked, queue: &Queue, tokens: Vec<Token>) -> Result<Json<
     Ok(Json(Claims { items }))
 }
 
-/// What was claimed for a request that is not answered yet. Dropped before that, it is given back.
+/// What was claimed for a request whose answer is not sent yet. If it is dropped before that, it is given back.
 struct Taken {
     queue: Queue,
     ongoing: Ongoing,
@@ -174,7 +174,7 @@ impl Taken {
         Ok(true)
     }
 
-    /// Claims what else is there. What is claimed is worth more than a word about the rest.
+    /// Claims what else is there. An error is ignored, because what was already claimed matters more.
     async fn fill(&mut self, claimer: &mut Claimer, count: u32) {
         while self.grants.len() < count as usize {
             let Ok(Claimed::Item(grant)) = claimer.claim().await else { return };
@@ -204,7 +204,7 @@ async fn give_back(queue: Queue, grants: Vec<ItemGrant>) {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Renewing {
-    /// What claiming it answered.
+    /// The token from the answer to the claim.
     token: String,
 }
 
@@ -232,28 +232,28 @@ pub async fn renew(asked: Asked, body: Bytes) -> Result<Json<ClaimView>, Problem
     Ok(Json(ClaimView::new(&asked, &grant)))
 }
 
-/// How far work has come.
+/// A report of progress.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Progressing {
-    /// What claiming it answered.
+    /// The token from the answer to the claim.
     token: String,
-    /// How far, in one line.
+    /// How far the work has come, in one line.
     marker: Option<String>,
     /// What the next attempt needs to continue; an earlier one stays if there is none.
     checkpoint: Option<String>,
 }
 
-/// A report that was noted.
+/// A report that was recorded.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct NotedItem {
-    /// The epoch that it was noted under.
+    /// The epoch under which it was recorded.
     epoch: u64,
 }
 
 /// Reports how far the work on an item has come. It does not renew.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/progress", tag = "queues",
-    request_body = Progressing, responses((status = 200, description = "It is noted.", body = NotedItem)))]
+    request_body = Progressing, responses((status = 200, description = "It is recorded.", body = NotedItem)))]
 pub async fn progress(asked: Asked, body: Bytes) -> Result<Json<NotedItem>, Problem> {
     asked.queue_name(Verb::Work)?;
     let body: Progressing = read(&body)?;

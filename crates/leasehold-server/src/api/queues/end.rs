@@ -23,17 +23,17 @@ use utoipa::ToSchema;
 /// The longest pause before an item is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(366 * 86_400);
 
-/// A completion.
+/// The completion of a claimed item.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Completing {
-    /// What claiming it answered.
+    /// The token from the answer to the claim.
     token: String,
     /// What the work came to, as text of at most 16 KiB.
     result: Option<String>,
-    /// The same, in base64, for bytes that are no text.
+    /// The same in base64, for bytes that are not text.
     result_base64: Option<String>,
-    /// Items that are added if and only if this counts. Each needs `work` on its queue.
+    /// Items to add if and only if the completion counts. Each needs `work` on its queue.
     #[serde(default)]
     add: Vec<Following>,
 }
@@ -42,7 +42,7 @@ pub struct Completing {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Following {
-    /// The queue that it goes to; that of the completed item if it does not say.
+    /// The queue that it goes to; by default that of the completed item.
     queue: Option<String>,
     /// The item.
     item: Adding,
@@ -64,7 +64,8 @@ pub async fn complete(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Probl
     let queue = asked.queue_of_holder().await?;
     let grant = queue.by_token(&token).await?;
     if !follow_ups.is_empty() {
-        // What this server cannot add now, because the store goes away, it adds later, also if nobody claims from this queue.
+        // Follow-ups that this server cannot add now, because the store is away, it adds later, even if nobody claims from this
+        // queue.
         let patient = asked.coordinator_of_waiter().await?;
         let (account, own_queue) = (asked.caller.account(), own_queue.as_str());
         asked.site.tended().look_after(account, &asked.namespace, &patient, own_queue).await;
@@ -80,7 +81,8 @@ pub async fn complete(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Probl
     ended_item(&asked, &queue, &token, What::Completed, ended).await
 }
 
-/// Whether an item was completed so, as far as its record shows. What its follow-ups carried is theirs to know.
+/// Whether an item was completed with this result and these follow-ups, as far as its record shows, which does not have their
+/// payloads.
 fn is_same(item: &Item, result: Option<&Payload>, follow_ups: &[FollowUp]) -> bool {
     let is_added = |(added, asked): (&ItemName, &FollowUp)| {
         let is_keyed = added.id.is_keyed() || asked.name.id.is_keyed();
@@ -98,7 +100,7 @@ fn follow_up(asked: &Asked, own: &QueueName, index: usize, following: Following)
     };
     asked.caller.may(Verb::Work, &asked.namespace, Some(queue.as_str()))?;
     let item = following.item.item(&format!("add[{index}].item"))?;
-    // It only gives the id its order among others.
+    // The time only decides the id's position in the order.
     let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
     Ok(FollowUp {
         name: ItemName { queue, id: item.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed) },
@@ -113,13 +115,13 @@ fn follow_up(asked: &Asked, own: &QueueName, index: usize, following: Following)
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Failing {
-    /// What claiming it answered.
+    /// The token from the answer to the claim.
     token: String,
     /// For the item's history, in one line.
     why: String,
     /// How soon it may be tried again, such as `1m`, instead of by the item's own backoff.
     retry_in: Option<String>,
-    /// Whether trying again is of no use: it is a dead letter at once.
+    /// Whether trying again is useless: then it becomes a dead letter at once.
     #[serde(default, rename = "final")]
     is_final: bool,
 }
@@ -143,7 +145,7 @@ pub async fn fail(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> 
     ended_item(&asked, &queue, &token, What::Failed, ended).await
 }
 
-/// Whether an attempt failed so, as far as the item's record shows. One that was final has made it a dead letter, until an order.
+/// Whether an attempt failed like this, as far as the item's record shows. A final failure made it a dead letter, until an order.
 fn failed_so(item: &Item, token: &Token, why: &Reason, is_final: bool) -> bool {
     let of_attempt = |event: &&Event| event.epoch == token.epoch && event.what == What::Failed;
     let is_same = |event: &Event| event.why.as_ref() == Some(why);
@@ -155,7 +157,7 @@ fn failed_so(item: &Item, token: &Token, why: &Reason, is_final: bool) -> bool {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GivingBack {
-    /// What claiming it answered.
+    /// The token from the answer to the claim.
     token: String,
 }
 

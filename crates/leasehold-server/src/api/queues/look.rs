@@ -30,7 +30,7 @@ const STATES: [&str; 9] = ["ready", "delayed", "claimed", "done", "dead", "cance
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Going {
-    /// At most so many, 1 to 1000; usually 100.
+    /// At most this many, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Where an earlier listing stopped: its `next`.
@@ -47,7 +47,7 @@ pub struct Queues {
     next: Option<String>,
 }
 
-/// The queues that anything was ever added to.
+/// The queues to which anything was ever added.
 #[utoipa::path(get, path = "/v1/ns/{namespace}/queues", tag = "queues", params(Going),
     responses((status = 200, description = "A page of queues.", body = Queues)))]
 pub async fn queues(asked: Asked, Params(going): Params<Going>) -> Result<Json<Queues>, Problem> {
@@ -88,22 +88,22 @@ pub struct Counts {
     ready: u64,
     /// May be claimed later.
     delayed: u64,
-    /// Somebody works on them, or did until the claim ran out.
+    /// Claimed by a worker, or until the claim expired.
     claimed: u64,
-    /// Given up, as dead letters.
+    /// Dead letters: no attempts are left.
     dead: u64,
     /// Completed by a worker.
     done: u64,
-    /// Taken out by an operator.
+    /// Cancelled by an operator.
     cancelled: u64,
     /// Moving to another store, moved there, or arriving from one.
     elsewhere: u64,
-    /// What could not be read, and so not counted.
+    /// Records that could not be read, and so were not counted.
     damaged: u64,
-    /// Since when the first of those that are ready waits.
+    /// Since when the oldest ready item has waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest: Option<Time>,
-    /// Whether all items were counted. If not, there are at least so many.
+    /// Whether all items were counted. If not, the numbers are lower bounds.
     exact: bool,
     /// The store's time of the count.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,7 +174,7 @@ impl Counts {
     }
 }
 
-/// What is to be listed.
+/// Which ones to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -183,7 +183,7 @@ pub struct Listing {
     state: Option<String>,
     /// Whether to show what they carry.
     payload: Option<bool>,
-    /// At most so many, 1 to 1000; usually 100.
+    /// At most this many, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Where an earlier listing stopped: its `next`.
@@ -194,7 +194,7 @@ pub struct Listing {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ItemPage {
     items: Vec<ItemView>,
-    /// What could not be read.
+    /// Items whose record cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     damaged: Vec<String>,
     /// There may be more: give this as `cursor`. A page that was read to its bound may be short, or empty.

@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 pub struct DecidedItem {
     /// For the item's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
 }
@@ -74,7 +74,7 @@ async fn carry_out(
     }
 }
 
-/// Puts an item back in line, with all its attempts. Whoever works on it loses it.
+/// Puts an item back in line, with all its attempts. A worker that has it loses it.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/retry", tag = "operators",
     request_body = DecidedItem, responses((status = 200, description = "It is in line.", body = ItemView)))]
 pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
@@ -82,7 +82,7 @@ pub async fn retry(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem>
     Ok(Json(carry_out(&asked, read(&body)?, &[], |_| Order::Retry { past: None }).await?.0))
 }
 
-/// Takes an item out of the line, for good. Whoever works on it loses it.
+/// Takes an item out of the line, permanently. A worker that has it loses it.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/cancel", tag = "operators",
     request_body = DecidedItem, responses((status = 200, description = "It is cancelled.", body = ItemView)))]
 pub async fn cancel(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem> {
@@ -96,10 +96,10 @@ pub async fn cancel(asked: Asked, body: Bytes) -> Result<Json<ItemView>, Problem
 pub struct HandingOffItem {
     /// For the item's history, in one line.
     why: String,
-    /// The epoch that was seen: another one refuses the order.
+    /// The epoch that was seen. At any other epoch the order is refused.
     #[schema(maximum = 9007199254740991_u64)]
     epoch: u64,
-    /// What the new worker is called; the key's label if it does not say.
+    /// What the new worker is called; by default the key's label.
     to: Option<String>,
     /// How long it is claimed unless renewed, such as `90s`.
     ttl: String,
@@ -114,7 +114,7 @@ pub struct HandedOff {
     item: ItemView,
 }
 
-/// Takes an item from whoever works on it, and gives it to another in the same step.
+/// Takes an item from its worker, and gives it to another in the same step.
 #[utoipa::path(post, path = "/v1/ns/{namespace}/queues/{queue}/items/{id}/hand-off", tag = "operators",
     request_body = HandingOffItem, responses((status = 200, description = "It is claimed by the new worker.", body = HandedOff)))]
 pub async fn hand_off(asked: Asked, body: Bytes) -> Result<Json<HandedOff>, Problem> {

@@ -1,4 +1,4 @@
-//! The claims that this server has lately made for requests with an `Idempotency-Key`.
+//! The claims that this server has recently made for requests with an `Idempotency-Key`.
 //!
 //! Promise: a repeated request finds the items that it was given, for as long as they are in force. Non-promise: another server
 //! does not know them; there a repeated request is given others, and the first ones come back when their claims have run out.
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// How many claims are remembered.
 const REMEMBERED: usize = 4_096;
 
-/// What claims gave, by the requests' nonces.
+/// The results of claims, by the nonces of their requests.
 #[derive(Debug, Clone, Default)]
 pub struct Recent(Arc<Mutex<Claims>>);
 
 #[derive(Debug, Default)]
 struct Claims {
-    /// What each was given, and the mark of what it asked for.
+    /// What each request was given, and the mark of what it asked for.
     tokens: HashMap<Nonce, (Nonce, Vec<Token>)>,
     order: VecDeque<Nonce>,
     /// Attempts at one request come one after the other: the second finds what the first was given.
@@ -24,7 +24,7 @@ struct Claims {
 }
 
 impl Recent {
-    /// Whose turn it is among the attempts at this request: to be locked.
+    /// The lock that lets the attempts at this request take turns.
     pub fn turn(&self, request: Nonce) -> Arc<tokio::sync::Mutex<()>> {
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         claims.turns.retain(|_, turn| turn.strong_count() > 0);
@@ -38,7 +38,7 @@ impl Recent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).tokens.get(&request).cloned()
     }
 
-    /// Remembers what one was given. One that was given nothing may ask again.
+    /// Remembers what a request was given. A request that was given nothing may ask again.
     pub fn note(&self, request: Nonce, mark: Nonce, tokens: Vec<Token>) {
         if tokens.is_empty() {
             return;

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 pub struct ItemView {
     /// Its id in the queue.
     pub id: String,
-    /// The queue.
+    /// The queue that it is in.
     pub queue: String,
     /// `ready`, `delayed` (not due yet), `claimed`, `done`, `dead`, `cancelled`, or `moving`, `moved`, `arriving` (between stores).
     pub state: &'static str,
@@ -28,11 +28,11 @@ pub struct ItemView {
     pub due: Option<Time>,
     /// How often it was claimed since it was added or retried.
     pub tried: u32,
-    /// How often it may be.
+    /// How often it may be claimed at most.
     pub attempts: u32,
     /// The pause after its first failure, in milliseconds; it doubles with each.
     pub backoff_ms: u64,
-    /// Who works on it.
+    /// The worker that has claimed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
     /// Until when, unless renewed.
@@ -61,13 +61,13 @@ pub struct ItemView {
     /// What it carries, if that was asked for and is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
-    /// The same, in base64, if it is no text.
+    /// The same in base64, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
     /// The result of its completion, if that was asked for and is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// The same, in base64, if it is no text.
+    /// The same in base64, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<String>,
     /// The store's time of this read.
@@ -128,16 +128,16 @@ impl ItemView {
 /// What happened to an item.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct EventView {
-    /// When.
+    /// When, by the store's clock.
     pub at: Time,
     /// The epoch after it.
     pub epoch: u64,
     /// `claimed`, `expired`, `completed`, `failed`, `returned`, `died`, `retried`, `cancelled`, `handed_off`, `evicted` or `moved`.
     pub what: &'static str,
-    /// Who did it.
+    /// The worker or operator who did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// The reason that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -161,14 +161,14 @@ pub struct ClaimView {
     pub id: String,
     /// The proof to renew and end it with, and to show to guards. Whoever has it can act as the worker.
     pub token: String,
-    /// The fencing number.
+    /// The epoch of the claim, which guards compare.
     pub epoch: u64,
     /// The first attempt is 1.
     pub attempt: u32,
     /// What it carries, if that is text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
-    /// The same, in base64, if it is no text.
+    /// The same in base64, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
     /// What an earlier attempt left for this one.

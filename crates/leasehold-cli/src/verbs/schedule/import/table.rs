@@ -22,12 +22,12 @@ pub struct Imported {
     pub fields: Vec<(&'static str, String)>,
 }
 
-/// What is run.
+/// The command of an imported job.
 #[derive(Debug, Clone)]
 pub enum Command {
     /// A line for `/bin/sh`.
     Line(String),
-    /// The words themselves.
+    /// The words of the command, without a shell.
     Words(Vec<String>),
 }
 

@@ -1,9 +1,9 @@
-//! Requests that change something go on without their client.
+//! Requests that change something continue when their client disconnects.
 //!
-//! Promise: what has begun is carried out to its end, whoever hangs up meanwhile, so that nothing of several steps is cut in
-//! half; a server that ends waits for it as for its connections. What was granted by an answer that nobody took is given back
-//! ([`Unheard`]); whoever only waits hears that its client is gone ([`ClientLeft`]). Non-promise: an answer that was handed to the
-//! connection, and is lost on its way, counts as heard.
+//! Promise: a request that has begun is carried out to its end although its client disconnects, so that several steps are never cut
+//! in half. A server that shuts down waits for it as for its connections. What was granted in an answer that nobody received is
+//! given back ([`Undo`]). A request that only waits learns that its client has left ([`ClientLeft`]). Non-promise: an answer that
+//! was handed to the connection, and is lost on the way, counts as received.
 
 use super::problem::Problem;
 use axum::http::{Method, StatusCode};
@@ -24,7 +24,7 @@ pub(super) fn is_change(method: &Method, route: &str) -> bool {
     !is_read && method != Method::GET && method != Method::HEAD
 }
 
-/// What goes on without a connection.
+/// Counts the work that continues without a connection.
 #[derive(Debug, Clone)]
 pub struct Ongoing(watch::Sender<usize>);
 
@@ -43,7 +43,7 @@ impl Drop for Counted {
 }
 
 impl Ongoing {
-    /// Carries it out, whoever waits.
+    /// Runs a task to its end, whether or not anybody waits for it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.send_modify(|count| *count += 1);
         let counted = Counted(self.clone());
@@ -53,25 +53,25 @@ impl Ongoing {
         });
     }
 
-    /// Waits until there is nothing.
+    /// Waits until no such work is left.
     pub(super) async fn ended(&self) {
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
-/// What is to be undone if nobody takes the answer.
+/// What to undo if nobody receives the answer.
 #[derive(Clone, Default)]
-pub struct Unheard(Arc<Mutex<Option<Task>>>);
+pub struct Undo(Arc<Mutex<Option<Task>>>);
 
-impl fmt::Debug for Unheard {
+impl fmt::Debug for Undo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Unheard")
+        f.write_str("Undo")
     }
 }
 
-impl Unheard {
-    /// Undoes it so.
-    pub fn undo_by(&self, task: impl Future<Output = ()> + Send + 'static) {
+impl Undo {
+    /// Runs this task if nobody receives the answer.
+    pub fn set(&self, task: impl Future<Output = ()> + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::pin(task));
     }
 
@@ -85,48 +85,48 @@ impl Unheard {
 pub struct ClientLeft(watch::Receiver<()>);
 
 impl ClientLeft {
-    /// Waits until it has.
+    /// Waits until the client has left.
     pub async fn left(&mut self) {
         // Nothing is ever sent.
         while self.0.changed().await.is_ok() {}
     }
 }
 
-/// An answer on its way. Dropped there, what it granted is given back.
+/// An answer on its way to the client. If it is dropped, what it granted is given back.
 struct Answer {
     response: Response,
-    unheard: Unheard,
+    undo: Undo,
     ongoing: Ongoing,
 }
 
 impl Answer {
     fn taken(mut self) -> Response {
-        drop(self.unheard.take());
+        drop(self.undo.take());
         std::mem::take(&mut self.response)
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if let Some(undo) = self.unheard.take() {
+        if let Some(undo) = self.undo.take() {
             self.ongoing.spawn(undo);
         }
     }
 }
 
-/// Handles a request to its end. What is returned may be dropped meanwhile, as it is when the client hangs up.
-pub(super) async fn to_its_end<F>(ongoing: &Ongoing, handle: impl FnOnce(Unheard, ClientLeft) -> F) -> Response
+/// Handles a request to its end, even if the returned future is dropped because the client disconnects.
+pub(super) async fn to_its_end<F>(ongoing: &Ongoing, handle: impl FnOnce(Undo, ClientLeft) -> F) -> Response
 where
     F: Future<Output = Response> + Send + 'static,
 {
     let (is_here, left) = watch::channel(());
     let (answer, answered) = oneshot::channel();
-    let (unheard, of_answer) = (Unheard::default(), ongoing.clone());
-    let handling = handle(unheard.clone(), ClientLeft(left));
+    let (undo, of_answer) = (Undo::default(), ongoing.clone());
+    let handling = handle(undo.clone(), ClientLeft(left));
     ongoing.spawn(async move {
         let response = handling.await;
-        // One that is not taken is dropped, here or where it is on its way.
-        drop(answer.send(Answer { response, unheard, ongoing: of_answer }));
+        // If nobody receives it, it is dropped, here or on its way.
+        drop(answer.send(Answer { response, undo, ongoing: of_answer }));
     });
     let answered = answered.await;
     drop(is_here);
