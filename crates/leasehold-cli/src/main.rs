@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     match words.get(1).and_then(|word| word.to_str()) {
         Some(supervise::deadman::ARGUMENT) => return supervise::deadman::main(&words[2..]),
         Some(supervise::trial::ARGUMENT) => return supervise::trial::main(),
-        Some(supervise::rescue::ASK) => return supervise::rescue::ask(&words[2..]),
+        Some(supervise::overdue::ASK) => return supervise::overdue::ask(&words[2..]),
         Some(verbs::doctor::CONTENDER) => {
             stopping::hold_back();
             return verbs::doctor::contend(&words[2..]);

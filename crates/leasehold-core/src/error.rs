@@ -15,67 +15,39 @@ use std::fmt;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller should do about an [`Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Kind {
-    /// The caller no longer holds the lease. Stop.
-    Lost,
-    /// The guarded resource has seen a newer epoch. Stop; nothing was written.
-    Fenced,
-    /// Too many others wrote at the same time. Try again later.
-    Contended,
-    /// The store or resource could not be reached or written, and nothing was applied. Try again later.
-    Unavailable,
-    /// No answer came: it may or may not have been applied. Read back before anything else.
-    Indeterminate,
-    /// The lease or the queue has moved to another store, which the message names. Use that one.
-    Moved,
-    /// The input is wrong. Fix it.
-    Invalid,
-    /// This setup cannot do it. Change the setup.
-    Unsupported,
-    /// What was read back is damaged. Call a person.
-    Corrupt,
-    /// A guard knows a newer epoch than the store that granted ours: the store went back in time. Call a person; the
-    /// [remedy](Error::remedy) says what repairs it.
-    Regressed,
+leasehold_system::words! {
+    /// What the caller should do about an [`Error`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Kind {
+        /// The caller no longer holds the lease. Stop.
+        Lost = "lost",
+        /// The guarded resource has seen a newer epoch. Stop; nothing was written.
+        Fenced = "fenced",
+        /// Too many others wrote at the same time. Try again later.
+        Contended = "contended",
+        /// The store or resource could not be reached or written, and nothing was applied. Try again later.
+        Unavailable = "unavailable",
+        /// No answer came: it may or may not have been applied. Read back before anything else.
+        Indeterminate = "indeterminate",
+        /// The lease or the queue has moved to another store, which the message names. Use that one.
+        Moved = "moved",
+        /// The input is wrong. Fix it.
+        Invalid = "invalid",
+        /// This setup cannot do it. Change the setup.
+        Unsupported = "unsupported",
+        /// What was read back is damaged. Call a person.
+        Corrupt = "corrupt",
+        /// A guard knows a newer epoch than the store that granted ours: the store went back in time. Call a person; the
+        /// [remedy](Error::remedy) says what repairs it.
+        Regressed = "regressed",
+    }
 }
 
 impl Kind {
-    /// Every kind, in the order of their declaration.
-    pub const ALL: [Kind; 10] = [
-        Kind::Lost,
-        Kind::Fenced,
-        Kind::Contended,
-        Kind::Unavailable,
-        Kind::Indeterminate,
-        Kind::Moved,
-        Kind::Invalid,
-        Kind::Unsupported,
-        Kind::Corrupt,
-        Kind::Regressed,
-    ];
-
     /// The kind of this word.
     pub fn named(word: &str) -> Option<Self> {
         Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-
-    /// The word for this kind in logs and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Kind::Lost => "lost",
-            Kind::Fenced => "fenced",
-            Kind::Contended => "contended",
-            Kind::Unavailable => "unavailable",
-            Kind::Indeterminate => "indeterminate",
-            Kind::Moved => "moved",
-            Kind::Invalid => "invalid",
-            Kind::Unsupported => "unsupported",
-            Kind::Corrupt => "corrupt",
-            Kind::Regressed => "regressed",
-        }
     }
 }
 

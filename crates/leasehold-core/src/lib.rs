@@ -43,7 +43,6 @@ pub mod document;
 pub mod drain;
 mod epoch;
 mod error;
-mod fenced;
 mod grant;
 pub mod guard;
 pub mod hints;
@@ -78,11 +77,10 @@ pub mod wire;
 pub use coordinator::{
     Acquired, Ask, Carried, Coordinator, Inspection, Listing, Operated, Released, Releasing, lost_error,
 };
-pub use counters::{Counters, EndedRun, Event};
+pub use counters::{Counters, EndedRun, Event, FENCED_KEPT, FencedMark, FencedWrite};
 pub use distribution::Distribution;
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};
-pub use fenced::{FENCED_KEPT, FencedMark, FencedWrite};
 pub use grant::{Anchor, Grant, Tenured};
 pub use history::{History, Retention, history_subject, masked_history};
 pub use holder::HolderId;

@@ -183,7 +183,8 @@ impl Shelf {
 }
 
 /// Where a record is stored: a shelf and a name on it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Key {
     /// The kind of record: names are unique only within one.
     pub shelf: Shelf,

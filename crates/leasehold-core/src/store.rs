@@ -11,6 +11,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Nonce;
 use crate::time::{Timestamp, Ttl, format_duration};
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -224,7 +225,7 @@ impl Page {
 }
 
 /// Whether a store's epochs can repeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Epochs rise, even through crash and failover.
     A,

@@ -51,7 +51,7 @@ pub struct About {
     /// The store behind it, such as `postgres`.
     pub store: String,
     /// `A` or `B`.
-    pub class: StoreClass,
+    pub class: Class,
     /// The grain of that store's clock, in milliseconds.
     pub grain_ms: u64,
     /// Whether that store has a clock of its own.
@@ -64,38 +64,12 @@ pub struct About {
     pub durability: String,
 }
 
-/// [`Class`], as text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "see Class")]
-pub enum StoreClass {
-    A,
-    B,
-}
-
-impl From<StoreClass> for Class {
-    fn from(class: StoreClass) -> Self {
-        match class {
-            StoreClass::A => Class::A,
-            StoreClass::B => Class::B,
-        }
-    }
-}
-
-impl From<Class> for StoreClass {
-    fn from(class: Class) -> Self {
-        match class {
-            Class::A => StoreClass::A,
-            Class::B => StoreClass::B,
-        }
-    }
-}
-
 impl From<Capabilities> for About {
     fn from(store: Capabilities) -> Self {
         About {
             protocol: PROTOCOL,
             store: store.name.to_owned(),
-            class: store.class.into(),
+            class: store.class,
             grain_ms: u64::try_from(store.clock.grain().as_millis()).unwrap_or(u64::MAX),
             has_clock: matches!(store.clock, ClockSource::Store { .. }),
             hints: store.watch == Watching::Hints,
@@ -111,7 +85,7 @@ impl About {
         let grain = Duration::from_millis(self.grain_ms.max(1));
         Capabilities {
             name: "leasehold",
-            class: self.class.into(),
+            class: self.class,
             clock: if self.has_clock { ClockSource::Store { grain } } else { ClockSource::Local { margin: grain } },
             reach: Reach::Network,
             // Where its store cannot hint, the server itself does, about the changes that pass through it.
@@ -120,29 +94,6 @@ impl About {
             by_verbs: true,
             durability: "what the server's own store promises",
         }
-    }
-}
-
-/// A record's shelf and name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Record {
-    /// The kind of record.
-    pub shelf: Shelf,
-    /// Its name there.
-    pub name: LeaseName,
-}
-
-impl From<&Key> for Record {
-    fn from(key: &Key) -> Self {
-        Record { shelf: key.shelf, name: key.name.clone() }
-    }
-}
-
-impl Record {
-    /// The key that a store knows it by.
-    pub fn key(&self) -> Key {
-        Key::new(self.shelf, &self.name)
     }
 }
 
@@ -174,7 +125,7 @@ impl Value {
 #[serde(deny_unknown_fields)]
 pub struct HeldRecord {
     /// The record, of a lease or an item.
-    pub record: Record,
+    pub record: Key,
     /// The tenure or claim that the caller says it has.
     pub claim: Claim,
 }
@@ -232,7 +183,7 @@ pub struct Page {
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// The record to change.
-    pub record: Record,
+    pub record: Key,
     /// The revision that the record must have; none if it must not exist.
     pub expected: Option<String>,
     /// The request on it.
@@ -373,7 +324,7 @@ impl Change {
             }
             (store::Verb::Document, Next::Erase) | (store::Verb::Direct, _) => return Err(direct(change.key)),
         };
-        Ok(Change { record: change.key.into(), expected: change.expected.map(|revision| revision.0.clone()), verb })
+        Ok(Change { record: change.key.clone(), expected: change.expected.map(|revision| revision.0.clone()), verb })
     }
 }
 

@@ -114,7 +114,7 @@ impl Observer<FileStep> for Overtake {
 #[test]
 fn a_publisher_overtaken_at_any_step_changes_nothing_and_its_orphans_are_collected() {
     for real in [false, true] {
-        for &step in FileStep::ALL {
+        for step in FileStep::ALL {
             let folder = tempfile::tempdir().unwrap();
             let site = folder.path().join("site");
             if real {

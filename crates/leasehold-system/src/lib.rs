@@ -24,6 +24,7 @@ pub mod host;
 pub mod locks;
 pub mod paths;
 pub mod process;
+pub mod rename;
 pub mod scratch;
 pub mod sync;
 pub mod terminal;
@@ -33,4 +34,3 @@ pub mod watch;
 mod words;
 
 pub use native::NAME;
-pub use native::rename;

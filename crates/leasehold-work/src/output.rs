@@ -162,3 +162,31 @@ fn document<'a>(coordinator: &'a Coordinator, name: &LeaseName) -> Document<'a, 
     let what = format!("the output record `{name}`");
     Document::new(coordinator.store().as_ref(), Key::new(Shelf::Output, name), KIND, what)
 }
+
+/// Text without terminal sequences and control characters; line ends and tabs stay.
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\n' | '\t' => plain.push(c),
+            '\u{1b}' => match chars.next() {
+                // Parameters, then one letter.
+                Some('[') => drop(chars.by_ref().find(|c| ('\u{40}'..='\u{7e}').contains(c) || *c == '\n')),
+                // A title, a link: up to a bell, or to the escape of its end.
+                Some(']') => {
+                    while let Some(c) = chars.next_if(|c| !matches!(c, '\u{7}' | '\n')) {
+                        if c == '\u{1b}' && chars.next_if_eq(&'\\').is_some() {
+                            break;
+                        }
+                    }
+                    chars.next_if_eq(&'\u{7}');
+                }
+                _ => {}
+            },
+            c if c.is_control() => {}
+            c => plain.push(c),
+        }
+    }
+    plain
+}

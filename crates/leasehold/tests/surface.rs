@@ -115,6 +115,7 @@ struct Item {
 fn items(path: &Path) -> Vec<Item> {
     let source = fs::read_to_string(path).unwrap();
     let code = source.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let code = without_words(code);
     let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//")).peekable();
     let (mut found, mut attributes, mut of, mut parts) = (Vec::new(), String::new(), String::new(), None);
     while let Some(line) = lines.next() {
@@ -159,6 +160,27 @@ fn items(path: &Path) -> Vec<Item> {
         found.push(Item { of: of.clone(), is_impl, text: format!("{:indent$}  {kept}{text}", "") });
     }
     found
+}
+
+/// The code with what `words!` makes of its enums.
+fn without_words(code: &str) -> String {
+    let (mut plain, mut rest) = (String::new(), code);
+    while let Some((before, after)) = rest.split_once("leasehold_system::words! {\n") {
+        let (words, end) = after.split_once("\n}\n").unwrap();
+        plain.push_str(before);
+        for line in words.lines() {
+            let line = line.strip_prefix("    ").unwrap_or(line);
+            match line.split_once(" = \"") {
+                Some((variant, _)) if line.ends_with("\",") => writeln!(plain, "{variant},").unwrap(),
+                _ => writeln!(plain, "{line}").unwrap(),
+            }
+        }
+        let name = words.split_once("pub enum ").unwrap().1.split(' ').next().unwrap();
+        let made = "    pub const ALL: [Self];\n    pub const fn as_str(self) -> &'static str {\n}";
+        writeln!(plain, "impl {name} {{\n{made}\nimpl fmt::Display for {name} {{\n}}").unwrap();
+        rest = end;
+    }
+    plain + rest
 }
 
 /// The attributes that are part of the surface; none if the item is hidden.

@@ -62,7 +62,7 @@ impl Signals {
         tokio::spawn(async move {
             loop {
                 let number = self.next().await;
-                let ends = ENDING.iter().any(|kind| kind().as_raw_value() == number);
+                let ends = Signals::is_ending(number);
                 if ends {
                     count.send_modify(|count| *count += 1);
                 }
@@ -88,7 +88,7 @@ impl Signals {
     pub async fn next(&mut self) -> i32 {
         match self.receiver.recv().await {
             Some(number) => {
-                self.told_to_end |= ENDING.iter().any(|kind| kind().as_raw_value() == number);
+                self.told_to_end |= Signals::is_ending(number);
                 number
             }
             None => std::future::pending().await,
@@ -101,7 +101,7 @@ impl Signals {
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         while let Ok(number) = self.receiver.try_recv() {
-            if ENDING.iter().any(|kind| kind().as_raw_value() == number) {
+            if Signals::is_ending(number) {
                 self.told_to_end = true;
                 return Some(number);
             }
@@ -123,7 +123,7 @@ impl Signals {
     pub async fn next_ending(&mut self) -> i32 {
         loop {
             let number = self.next().await;
-            if ENDING.iter().any(|kind| kind().as_raw_value() == number) {
+            if Signals::is_ending(number) {
                 return number;
             }
         }

@@ -1,5 +1,6 @@
 //! The end of a command's output, in memory: small enough for a record and a message.
 
+use leasehold_work::output::plain;
 use std::collections::VecDeque;
 
 /// How many bytes of the end are kept.
@@ -49,34 +50,6 @@ impl TailBuffer {
         }
         Tail { text, is_cut }
     }
-}
-
-/// Text without terminal sequences and control characters.
-pub fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\n' | '\t' => plain.push(c),
-            '\u{1b}' => match chars.next() {
-                // Parameters, then one letter.
-                Some('[') => drop(chars.by_ref().find(|c| ('\u{40}'..='\u{7e}').contains(c) || *c == '\n')),
-                // A title, a link: up to a bell, or to the escape of its end.
-                Some(']') => {
-                    while let Some(c) = chars.next_if(|c| !matches!(c, '\u{7}' | '\n')) {
-                        if c == '\u{1b}' && chars.next_if_eq(&'\\').is_some() {
-                            break;
-                        }
-                    }
-                    chars.next_if_eq(&'\u{7}');
-                }
-                _ => {}
-            },
-            c if c.is_control() => {}
-            c => plain.push(c),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -17,10 +17,8 @@ use crate::lease::record::Slot;
 use crate::nonce::Nonce;
 use crate::text::{Who, Why};
 use crate::time::Timestamp;
-use serde::de::{Error, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::fmt;
+use serde::{Deserialize, Serialize, Serializer};
 
 leasehold_system::words! {
     /// Why an epoch advanced.
@@ -49,44 +47,32 @@ leasehold_system::words! {
     }
 }
 
-/// How a tenure ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Outcome {
-    /// Released after work that succeeded.
-    Succeeded,
-    /// Released after work that failed.
-    Failed,
-    /// Released after the holder found that it could not keep the lease.
-    Lost,
-    /// Released before the work began. A slot claimed with it is as open as before.
-    NotStarted,
-    /// Released before the work was done, because an operator asked for it. A slot claimed with it is open again.
-    Drained,
-    /// Never released: it expired.
-    Expired,
-    /// Ended by an operator.
-    Evicted,
-}
-
-impl Outcome {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::Lost => "lost",
-            Outcome::NotStarted => "not_started",
-            Outcome::Drained => "drained",
-            Outcome::Expired => "expired",
-            Outcome::Evicted => "evicted",
-        }
+leasehold_system::words! {
+    /// How a tenure ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum Outcome {
+        /// Released after work that succeeded.
+        Succeeded = "succeeded",
+        /// Released after work that failed.
+        Failed = "failed",
+        /// Released after the holder found that it could not keep the lease.
+        Lost = "lost",
+        /// Released before the work began. A slot claimed with it is as open as before.
+        NotStarted = "not_started",
+        /// Released before the work was done, because an operator asked for it. A slot claimed with it is open again.
+        Drained = "drained",
+        /// Never released: it expired.
+        Expired = "expired",
+        /// Ended by an operator.
+        Evicted = "evicted",
     }
 }
 
 /// One advance of the epoch: a tenure that began, or an operator's act.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "Row")]
 pub struct Transfer {
     /// The epoch that began.
     pub epoch: Epoch,
@@ -158,47 +144,28 @@ impl Serialize for Transfer {
     }
 }
 
-impl<'de> Deserialize<'de> for Transfer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Row)
+/// A row as it is read. One that is longer is refused.
+#[derive(Deserialize)]
+struct Row(
+    Epoch,
+    Timestamp,
+    Reason,
+    Option<Nonce>,
+    #[serde(default)] Option<HolderId>,
+    #[serde(default)] Option<u64>,
+    #[serde(default)] Option<Outcome>,
+    #[serde(default)] Option<Slot>,
+    #[serde(default)] Option<HolderId>,
+    #[serde(default)] Option<Who>,
+    #[serde(default)] Option<Why>,
+);
+
+impl TryFrom<Row> for Transfer {
+    type Error = &'static str;
+
+    fn try_from(row: Row) -> Result<Self, Self::Error> {
+        let Row(epoch, at, reason, nonce, to, held_for_ms, outcome, slot, from, by, why) = row;
+        let nonce = nonce.or(to.as_ref().map(|to| to.nonce)).ok_or("a transfer to nobody has no nonce")?;
+        Ok(Transfer { epoch, at, reason, nonce, from, to, by, why, slot, held_for_ms, outcome })
     }
-}
-
-struct Row;
-
-impl<'de> Visitor<'de> for Row {
-    type Value = Transfer;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the row of a transfer")
-    }
-
-    // The reader refuses a row with more values, because it expects the end there.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Transfer, A::Error> {
-        let (epoch, at, reason) = (needed(&mut row)?, needed(&mut row)?, needed(&mut row)?);
-        let nonce: Option<Nonce> = needed(&mut row)?;
-        let to: Option<HolderId> = optional(&mut row)?;
-        let nonce = nonce.or(to.as_ref().map(|to| to.nonce));
-        Ok(Transfer {
-            epoch,
-            at,
-            reason,
-            nonce: nonce.ok_or_else(|| A::Error::custom("a transfer to nobody has no nonce"))?,
-            to,
-            held_for_ms: optional(&mut row)?,
-            outcome: optional(&mut row)?,
-            slot: optional(&mut row)?,
-            from: optional(&mut row)?,
-            by: optional(&mut row)?,
-            why: optional(&mut row)?,
-        })
-    }
-}
-
-fn needed<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(row: &mut A) -> Result<T, A::Error> {
-    row.next_element()?.ok_or_else(|| A::Error::custom("the row of a transfer is too short"))
-}
-
-fn optional<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(row: &mut A) -> Result<Option<T>, A::Error> {
-    Ok(row.next_element::<Option<T>>()?.flatten())
 }

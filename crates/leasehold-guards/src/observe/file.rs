@@ -3,9 +3,11 @@
 //! Promise: every step that touches the file system is announced before it is taken. Non-promise: in production nobody
 //! listens.
 
-steps! {
+leasehold_system::words! {
     /// One step of a seal or of a write of a file or a folder.
-    FileStep {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum FileStep {
         /// The fence folder is created.
         MakeFence = "create the fence folder",
         /// The name of the lease is written to a staging file and synced.

@@ -6,9 +6,11 @@
 use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Result};
 
-steps! {
+leasehold_system::words! {
     /// One step of a seal or of a push. An error at [`GitStep::Reply`] is a lost answer.
-    GitStep {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum GitStep {
         /// The fence is read from the remote.
         ReadFence = "read the fence",
         /// The commit that the fence is to point at is made.

@@ -5,40 +5,20 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A kind of request. None includes another: a key that may hold and look has both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verb {
-    /// Look at leases, queues, jobs, their history and events.
-    Read,
-    /// Acquire, renew and release leases, report progress, and use fences.
-    Hold,
-    /// Add items to queues, claim, complete and fail them.
-    Work,
-    /// Revoke, hand off, pause, resume, drain, retry and cancel: what an operator does to others.
-    Operate,
-    /// Create, rotate and revoke keys.
-    Admin,
-}
-
-impl Verb {
-    /// Every verb, from the least to the most.
-    pub const ALL: [Verb; 5] = [Verb::Read, Verb::Hold, Verb::Work, Verb::Operate, Verb::Admin];
-
-    /// The verb as flags, records and answers have it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Verb::Read => "read",
-            Verb::Hold => "hold",
-            Verb::Work => "work",
-            Verb::Operate => "operate",
-            Verb::Admin => "admin",
-        }
-    }
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+leasehold_system::words! {
+    /// A kind of request. None includes another: a key that may hold and look has both.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Verb {
+        /// Look at leases, queues, jobs, their history and events.
+        Read = "read",
+        /// Acquire, renew and release leases, report progress, and use fences.
+        Hold = "hold",
+        /// Add items to queues, claim, complete and fail them.
+        Work = "work",
+        /// Revoke, hand off, pause, resume, drain, retry and cancel: what an operator does to others.
+        Operate = "operate",
+        /// Create, rotate and revoke keys.
+        Admin = "admin",
     }
 }
 

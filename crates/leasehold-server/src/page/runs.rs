@@ -244,26 +244,9 @@ fn tail(text: &str) -> &str {
 fn fold(text: &str) -> String {
     let lines = text.split('\n').map(|line| {
         let line = line.strip_suffix('\r').unwrap_or(line);
-        plain(line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or_default())
+        output::plain(line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or_default())
     });
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Without escape sequences and other control characters, tabs apart.
-fn plain(line: &str) -> String {
-    let (mut plain, mut chars) = (String::new(), line.chars().peekable());
-    while let Some(c) = chars.next() {
-        match c {
-            '\u{1b}' if chars.peek() == Some(&'[') => {
-                chars.next();
-                while chars.next().is_some_and(|c| !('\u{40}'..='\u{7e}').contains(&c)) {}
-            }
-            '\t' => plain.push(c),
-            c if c.is_control() => {}
-            c => plain.push(c),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -45,25 +45,24 @@ pub(super) async fn change(
     State(site): State<Site>,
     In(namespace): In,
     caller: Caller,
-    Body(asked): Body<wire::Change>,
+    Body(wire::Change { record: key, expected, verb }): Body<wire::Change>,
 ) -> Result<Json<Changed>, Problem> {
-    let key = asked.record.key();
-    let needs = Needs::of(&key, &asked.verb).ok_or_else(|| wire::direct(&key))?;
+    let needs = Needs::of(&key, &verb).ok_or_else(|| wire::direct(&key))?;
     needs.check(&caller, &namespace)?;
-    asked.verb.check()?;
-    if let Some(holder) = asked.verb.holder() {
+    verb.check()?;
+    if let Some(holder) = verb.holder() {
         check_own(&caller, holder)?;
     }
-    if let wire::Verb::Lease(LeaseRequest::Operate { order, .. }) = &asked.verb {
+    if let wire::Verb::Lease(LeaseRequest::Operate { order, .. }) = &verb {
         super::may_order(&caller, &namespace, order)?;
     }
-    let coordinator = match asked.verb.needs_a_claim() {
+    let coordinator = match verb.needs_a_claim() {
         true => site.coordinator_of_holder(&namespace).await?,
         false => site.coordinator(&namespace).await?,
     };
     let carrier = Carrier { site: &site, namespace: &namespace, caller: &caller, coordinator: &coordinator };
-    let hinted = hinted(&key, &asked.verb);
-    let swap = carrier.carry_out(&key, asked.expected.map(Revision), asked.verb).await?;
+    let hinted = hinted(&key, &verb);
+    let swap = carrier.carry_out(&key, expected.map(Revision), verb).await?;
     if let Some(Swap::Done { .. }) = swap {
         hinted.iter().for_each(|key| site.tended().changed(&namespace, key));
     }

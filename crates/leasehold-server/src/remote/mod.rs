@@ -29,7 +29,7 @@ pub(crate) use hide::knows_origin;
 use leasehold_core::item::{Item, ItemName};
 use leasehold_core::lease::protocol::Order;
 use leasehold_core::store::Versioned;
-use leasehold_core::wire::{self, HeldReading, HeldRecord, Listing, Page, Reading, Record};
+use leasehold_core::wire::{self, HeldReading, HeldRecord, Listing, Page, Reading};
 use leasehold_core::{Claim, Key, LeaseName, Ownership, Shelf, Timestamp, codec};
 use listing::{ListedEntries, ListingRequest};
 use rules::Subject;
@@ -89,9 +89,8 @@ async fn read(
     State(site): State<Site>,
     In(namespace): In,
     caller: Caller,
-    Body(record): Body<Record>,
+    Body(key): Body<Key>,
 ) -> Result<Json<Reading>, Problem> {
-    let key = record.key();
     let subject = Subject::of(&key);
     subject.may_read(&caller, &namespace, &key)?;
     let store = site.coordinator(&namespace).await?.store().clone();
@@ -112,9 +111,8 @@ async fn read_held(
     State(site): State<Site>,
     In(namespace): In,
     caller: Caller,
-    Body(HeldRecord { record, claim }): Body<HeldRecord>,
+    Body(HeldRecord { record: key, claim }): Body<HeldRecord>,
 ) -> Result<Json<HeldReading>, Problem> {
-    let key = record.key();
     if !matches!(key.shelf, Shelf::Lease | Shelf::Item) {
         return Err(Problem::invalid("only leases and items are held; send it to `records/read`"));
     }

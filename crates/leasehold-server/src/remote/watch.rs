@@ -9,8 +9,9 @@ use axum::body::{Body as Stream, Bytes};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
+use leasehold_core::Key;
 use leasehold_core::store::{Store, Watch};
-use leasehold_core::wire::{ALIVE, HEARTBEAT, HINT, Record};
+use leasehold_core::wire::{ALIVE, HEARTBEAT, HINT};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -19,9 +20,8 @@ pub(super) async fn watch(
     In(namespace): In,
     caller: Caller,
     waiter: Waiter,
-    Body(record): Body<Record>,
+    Body(key): Body<Key>,
 ) -> Result<Response, Problem> {
-    let key = record.key();
     Subject::of(&key).may_read(&caller, &namespace, &key)?;
     let store = site.coordinator(&namespace).await?.store().clone();
     // Set up before the store's own watch, so that changes in between are hinted at once.

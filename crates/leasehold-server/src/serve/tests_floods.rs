@@ -10,7 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use leasehold_core::lease::protocol::Request as LeaseRequest;
 use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
-use leasehold_core::wire::{self, HeldRecord, Record};
+use leasehold_core::wire::{self, HeldRecord};
 use leasehold_core::{Claim, Epoch, Error, Key, Kind, MemoryStore, Nonce, Result, Shelf, Token};
 use leasehold_stores::{CALLS_AT_ONCE, Namespace};
 use serde_json::{Value, json};
@@ -113,8 +113,8 @@ async fn only_who_holds_a_record_reads_it_before_others() {
     let (_, mine) = client.post("leases/mine/acquire", json!({ "ttl": "60s" })).await;
     let token: Token = mine["token"].as_str().unwrap().parse().unwrap();
     let _only = bench.site.admission().admit(Urgency::Other).await.unwrap();
-    let record = Record { shelf: Shelf::Lease, name: token.lease.clone() };
-    let read_held = |record: &Record, claim: Claim| {
+    let record = Key { shelf: Shelf::Lease, name: token.lease.clone() };
+    let read_held = |record: &Key, claim: Claim| {
         client.post("records/recall", serde_json::to_value(HeldRecord { record: record.clone(), claim }).unwrap())
     };
     let (status, held) = read_held(&record, token.claim()).await;
@@ -127,12 +127,12 @@ async fn only_who_holds_a_record_reads_it_before_others() {
     // Somebody else's lease, an older epoch, a record that is not there, and one of those that nobody holds.
     let epoch = |number| Claim { epoch: Epoch::new(number).unwrap(), ..token.claim() };
     let guessed = Claim { nonce: Nonce::random(), ..token.claim() };
-    let missing = Record { name: "missing".parse().unwrap(), ..record.clone() };
+    let missing = Key { name: "missing".parse().unwrap(), ..record.clone() };
     for (record, claim) in [(&record, guessed), (&record, epoch(2)), (&missing, token.claim())] {
         let (status, told) = read_held(record, claim).await;
         assert_eq!((status, &told), (StatusCode::OK, &json!({ "held": null })), "{claim:?}");
     }
-    let counters = Record { shelf: Shelf::Counters, ..record.clone() };
+    let counters = Key { shelf: Shelf::Counters, ..record.clone() };
     assert_eq!(read_held(&counters, token.claim()).await.0, StatusCode::BAD_REQUEST);
     // A client that keeps guessing is served like everybody else.
     let mut last = (StatusCode::OK, Value::Null);
@@ -167,7 +167,7 @@ async fn is_served_like_everybody_else(how: impl Fn(&Token) -> (&'static str, Va
     }
     assert_eq!((last.0, &last.1["kind"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")), "{path}");
     // What it does hold it may read all the same, and change once it has stopped for a while.
-    let record = Record { shelf: Shelf::Lease, name: token.lease.clone() };
+    let record = Key { shelf: Shelf::Lease, name: token.lease.clone() };
     let named = serde_json::to_value(HeldRecord { record, claim: token.claim() }).unwrap();
     let (status, held) = client.post("records/recall", named).await;
     assert_eq!(status, StatusCode::OK, "{path}: {held}");
@@ -186,7 +186,7 @@ async fn whoever_shows_tokens_that_are_not_in_force_is_served_like_everybody_els
     })
     .await;
     is_served_like_everybody_else(|token| {
-        let record = Record { shelf: Shelf::Lease, name: token.lease.clone() };
+        let record = Key { shelf: Shelf::Lease, name: token.lease.clone() };
         let request = LeaseRequest::Renew { claim: token.claim(), ttl: "60s".parse().unwrap(), progress: None };
         let change = wire::Change { record, expected: Some("made-up".into()), verb: wire::Verb::Lease(request) };
         ("records/hold", serde_json::to_value(change).unwrap())

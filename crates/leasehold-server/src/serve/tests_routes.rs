@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use leasehold_core::lease::protocol::Request as LeaseRequest;
-use leasehold_core::wire::{Change, HeldRecord, Listing, Record, Verb as Asked};
+use leasehold_core::wire::{Change, HeldRecord, Listing, Verb as Asked};
 use leasehold_core::{Claim, Epoch, HolderId, Key, Lineage, Nonce, Shelf};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -217,7 +217,7 @@ impl Asking<'_> {
 
 /// The body of a request about the record of lease `mine`.
 fn record(operation: &str) -> Value {
-    let record = Record::from(&Key::new(Shelf::Lease, &"mine".parse().unwrap()));
+    let record = Key::new(Shelf::Lease, &"mine".parse().unwrap());
     let claim = Claim { epoch: Epoch::new(1).unwrap(), nonce: Nonce::from_u128(7) };
     let change = |request: LeaseRequest| {
         serde_json::to_value(Change { record: record.clone(), expected: None, verb: Asked::Lease(request) }).unwrap()

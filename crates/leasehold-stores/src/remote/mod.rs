@@ -74,11 +74,11 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<RemoteStor
 
 impl RemoteStore {
     /// Passes hints on until the stream ends.
-    async fn listen(&self, index: usize, record: &wire::Record, hints: &Sender<()>) -> Result<()> {
+    async fn listen(&self, index: usize, key: &Key, hints: &Sender<()>) -> Result<()> {
         let display_name = &self.connection.endpoints[index].display_name;
         let lost =
             |e: reqwest::Error| Error::unavailable(format!("the watch at {display_name} broke off"), e.without_url());
-        let request = self.connection.request(index, Method::POST, "/records/watch").json(record);
+        let request = self.connection.request(index, Method::POST, "/records/watch").json(key);
         let mut stream = request.send().await.map_err(lost)?;
         if stream.status() != 200 {
             let status = stream.status().as_u16();
@@ -102,10 +102,9 @@ impl Store for RemoteStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let record = wire::Record::from(key);
         let held = match holding::claim().filter(|_| matches!(key.shelf, Shelf::Lease | Shelf::Item)) {
             Some(claim) => {
-                let named = wire::HeldRecord { record: record.clone(), claim };
+                let named = wire::HeldRecord { record: key.clone(), claim };
                 let found: wire::HeldReading = self.connection.post("/records/recall", &named, Phase::Reading).await?;
                 found.held
             }
@@ -113,7 +112,7 @@ impl Store for RemoteStore {
         };
         let wire::Reading { value, now } = match held {
             Some(held) => held,
-            None => self.connection.post("/records/read", &record, Phase::Reading).await?,
+            None => self.connection.post("/records/read", key, Phase::Reading).await?,
         };
         Ok(Reading { value: value.map(wire::Value::versioned), now })
     }
@@ -147,7 +146,7 @@ impl Store for RemoteStore {
     /// A stream from a server. When it ends, it is opened again, at another server if there is one.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
-        let (store, record) = (self.clone(), wire::Record::from(key));
+        let (store, key) = (self.clone(), key.clone());
         tokio::spawn(async move {
             let _turn = tokio::select! {
                 () = sender.closed() => return,
@@ -157,7 +156,7 @@ impl Store for RemoteStore {
             loop {
                 tokio::select! {
                     () = sender.closed() => return,
-                    _ = store.listen(index, &record, &sender) => {}
+                    _ = store.listen(index, &key, &sender) => {}
                 }
                 index = (index + 1) % store.connection.endpoints.len();
                 tokio::select! {
@@ -180,6 +179,6 @@ impl Store for RemoteStore {
             remark("store behind it", about.store),
             remark("its durability", about.durability),
         ];
-        Ok(Survey { class: about.class.into(), remarks })
+        Ok(Survey { class: about.class, remarks })
     }
 }

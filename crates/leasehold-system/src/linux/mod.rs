@@ -3,7 +3,6 @@
 pub(crate) mod cgroup;
 pub(crate) mod locks;
 pub(crate) mod process;
-pub mod rename;
 pub(crate) mod volume;
 pub(crate) mod watch;
 

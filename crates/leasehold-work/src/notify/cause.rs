@@ -4,44 +4,29 @@ use leasehold_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// Why somebody is notified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// A run failed, including all its retries.
-    Failed,
-    /// A run lost its lease, or its machine died.
-    Lost,
-    /// A guard refused a stale write.
-    Fenced,
-    /// A slot was not run in its time.
-    Missed,
-    /// A slot is due and was not started for too long.
-    Late,
-    /// An item has used up its attempts.
-    DeadLetter,
-    /// What was down is up again.
-    Recovered,
+leasehold_system::words! {
+    /// Why somebody is notified.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Cause {
+        /// A run failed, including all its retries.
+        Failed = "failed",
+        /// A run lost its lease, or its machine died.
+        Lost = "lost",
+        /// A guard refused a stale write.
+        Fenced = "fenced",
+        /// A slot was not run in its time.
+        Missed = "missed",
+        /// A slot is due and was not started for too long.
+        Late = "late",
+        /// An item has used up its attempts.
+        DeadLetter = "dead_letter",
+        /// What was down is up again.
+        Recovered = "recovered",
+    }
 }
 
 impl Cause {
-    /// All causes, in the order in which they are listed for people.
-    pub const ALL: [Cause; 7] =
-        [Cause::Failed, Cause::Lost, Cause::Fenced, Cause::Missed, Cause::Late, Cause::DeadLetter, Cause::Recovered];
-
-    /// The word in settings, records and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Cause::Failed => "failed",
-            Cause::Lost => "lost",
-            Cause::Fenced => "fenced",
-            Cause::Missed => "missed",
-            Cause::Late => "late",
-            Cause::DeadLetter => "dead_letter",
-            Cause::Recovered => "recovered",
-        }
-    }
-
     /// Whether a message about this one already covers the other: a job that
     /// nobody runs is first late, and then has missed slots.
     pub(super) const fn covers(self, other: Cause) -> bool {

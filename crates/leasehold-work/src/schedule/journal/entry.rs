@@ -8,55 +8,39 @@ use crate::schedule::due::DropReason;
 use leasehold_core::{Epoch, Event, LeaseName, Line, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What became of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fate {
-    /// It is running, or its run died and that was not noticed yet.
-    Running,
-    /// Its run succeeded.
-    Succeeded,
-    /// Its run failed.
-    Failed,
-    /// Its run lost the lease and was stopped; another run may follow.
-    Lost,
-    /// It could not be started; it stays open, and is tried again.
-    NotStarted,
-    /// An operator asked its run to finish early; another run may follow.
-    Drained,
-    /// Not run: an earlier run had not ended.
-    SkippedOverlap,
-    /// Not run: it was too old to catch up on.
-    DroppedTooOld,
-    /// Not run: a newer slot was run instead.
-    DroppedCoalesced,
-    /// Not run: slots that are still in the future had been claimed while the store's clock was ahead.
-    DroppedClockAhead,
-    /// Not run: an operator had paused the job.
-    Paused,
-    /// Its run died as often as it may be run, or it then became too old to be run again.
-    Died,
+leasehold_system::words! {
+    /// What became of a slot.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Fate {
+        /// It is running, or its run died and that was not noticed yet.
+        Running = "running",
+        /// Its run succeeded.
+        Succeeded = "succeeded",
+        /// Its run failed.
+        Failed = "failed",
+        /// Its run lost the lease and was stopped; another run may follow.
+        Lost = "lost",
+        /// It could not be started; it stays open, and is tried again.
+        NotStarted = "not_started",
+        /// An operator asked its run to finish early; another run may follow.
+        Drained = "drained",
+        /// Not run: an earlier run had not ended.
+        SkippedOverlap = "skipped_overlap",
+        /// Not run: it was too old to catch up on.
+        DroppedTooOld = "dropped_too_old",
+        /// Not run: a newer slot was run instead.
+        DroppedCoalesced = "dropped_coalesced",
+        /// Not run: slots that are still in the future had been claimed while the store's clock was ahead.
+        DroppedClockAhead = "dropped_clock_ahead",
+        /// Not run: an operator had paused the job.
+        Paused = "paused",
+        /// Its run died as often as it may be run, or it then became too old to be run again.
+        Died = "died",
+    }
 }
 
 impl Fate {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Fate::Running => "running",
-            Fate::Succeeded => "succeeded",
-            Fate::Failed => "failed",
-            Fate::Lost => "lost",
-            Fate::NotStarted => "not_started",
-            Fate::Drained => "drained",
-            Fate::SkippedOverlap => "skipped_overlap",
-            Fate::DroppedTooOld => "dropped_too_old",
-            Fate::DroppedCoalesced => "dropped_coalesced",
-            Fate::DroppedClockAhead => "dropped_clock_ahead",
-            Fate::Paused => "paused",
-            Fate::Died => "died",
-        }
-    }
-
     /// Whether it can no longer change.
     pub const fn is_final(self) -> bool {
         !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted | Fate::Drained)
