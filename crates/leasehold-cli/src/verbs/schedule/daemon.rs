@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::metrics::{Monitor, Probed, STUCK};
 use crate::service::ServiceManager;
-use crate::verbs::run::{ahead_line, dropped_line, passed_line};
+use crate::verbs::run::{ahead_line, log_dropped, passed_line};
 use crate::{log, orphans, output};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Kind, Outcome, Result, migration};
@@ -82,11 +82,7 @@ impl Watcher for Reporter {
                     _ => tracing::warn!(target: log::RUNS, job, slot, outcome, "{line}"),
                 }
             }
-            Decided::Dropped(dropped) => {
-                let (slot, outcome) = (slot_text(dropped.last), Fate::from(dropped.reason).as_str());
-                let line = dropped_line(name, &dropped);
-                tracing::info!(target: log::RUNS, job, slot, outcome, slots = dropped.count, "{line}");
-            }
+            Decided::Dropped(dropped) => log_dropped(name, &dropped),
         }
     }
 }
