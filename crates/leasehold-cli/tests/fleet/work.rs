@@ -1,4 +1,4 @@
-//! `work` on a store that goes away and comes back.
+//! `work` and `schedule` on a store that goes away and comes back.
 
 use crate::Engine;
 use crate::common::{Running, descendants, eventually, signal};
@@ -7,13 +7,13 @@ use leasehold_testbed::Proxy;
 /// So many connections that are refused are several attempts: what is told of each would have been told by then.
 const ATTEMPTS: u64 = 6;
 
-fn a_worker_outlives_its_store(engine: &Engine) {
+fn a_worker_outlives_its_store(engine: &Engine, lanes: &str) {
     let proxy = Proxy::start(engine.port());
     let (far, near) = (engine.in_namespace("work", proxy.port()), engine.in_namespace("work", engine.port()));
     let add = |text: &str| drop(near.done(&["queue", "add", "mail", "--text", text]).expect(0));
     add("one");
     let log = std::fs::File::create(far.path("log")).unwrap();
-    let words = ["work", "mail", "--ttl", "1m", "--", "sh", "-c", "cat >> done; echo >> done"];
+    let words = ["work", "mail", "-j", lanes, "--ttl", "1m", "--", "sh", "-c", "cat >> done; echo >> done"];
     let worker = Running::from(far.leasehold(&words).stderr(log).spawn().unwrap());
     // Completed, not only worked on: what is under way when the store goes is another matter.
     eventually("the first item is done", || {
@@ -44,12 +44,19 @@ fn a_worker_outlives_its_store(engine: &Engine) {
 
 #[test]
 fn on_redis_a_worker_outlives_its_store() {
-    a_worker_outlives_its_store(&Engine::redis());
+    a_worker_outlives_its_store(&Engine::redis(), "1");
 }
 
 #[test]
 fn on_postgres_a_worker_outlives_its_store() {
-    a_worker_outlives_its_store(&Engine::postgres());
+    a_worker_outlives_its_store(&Engine::postgres(), "1");
+}
+
+/// Every lane finds out by itself; who reads the log is told once.
+#[test]
+fn several_lanes_tell_once_that_their_store_is_away() {
+    a_worker_outlives_its_store(&Engine::redis(), "3");
+    a_worker_outlives_its_store(&Engine::postgres(), "3");
 }
 
 /// Lanes that are killed while the store is away are replaced, again and again if need be; and the pool does the rest.
