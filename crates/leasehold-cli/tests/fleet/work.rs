@@ -59,6 +59,40 @@ fn several_lanes_tell_once_that_their_store_is_away() {
     a_worker_outlives_its_store(&Engine::postgres(), "3");
 }
 
+/// Every job finds out by itself; who reads the log is told once, also that it is over.
+#[test]
+fn a_scheduler_tells_once_that_its_store_is_away_and_that_it_is_back() {
+    for engine in [Engine::redis(), Engine::postgres()] {
+        let proxy = Proxy::start(engine.port());
+        let far = engine.in_namespace("jobs", proxy.port());
+        let job = |name: &str, every: &str| {
+            format!("[[job]]\nname = '{name}'\nevery = '{every}'\ncommand = 'echo >> {name}'\nttl = '1m'\n")
+        };
+        let table = ["a", "b", "c"].map(|name| job(name, "1s")).concat();
+        for (table, ran) in [(table, Some("c")), (job("rare", "300d"), None)] {
+            std::fs::write(far.path("leasehold.toml"), table).unwrap();
+            let log = std::fs::File::create(far.path("log")).unwrap();
+            let scheduler = Running::from(far.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+            let has_begun = || ran.is_none_or(|job| far.path(job).exists());
+            let is_published = || far.done(&["schedule", "plan", "--json"]).stdout.contains("\"change\":\"same\"");
+            eventually("it runs", || is_published() && has_begun());
+            proxy.sever();
+            let told = |words: &str| far.read("log").lines().filter(|line| line.contains(words)).count();
+            eventually("it is told", || told("the store is away") == 1);
+            let before = proxy.refused();
+            eventually("it has tried several times more", || proxy.refused() >= before + ATTEMPTS);
+            proxy.heal();
+            eventually("it is told", || told("the store is back after ") == 1);
+            let ran_before = ran.map(|job| far.read(job));
+            eventually("jobs begin again", || ran.map(|job| far.read(job)) != ran_before || ran.is_none());
+            signal(scheduler.pid(), "TERM");
+            scheduler.end().expect(0);
+            assert_eq!((told("the store is away"), told("the store is back after ")), (1, 1), "{}", far.read("log"));
+            assert_eq!((told("problem with job"), told("cannot publish")), (0, 0), "{}", far.read("log"));
+        }
+    }
+}
+
 /// Lanes that are killed while the store is away are replaced, again and again if need be; and the pool does the rest.
 #[test]
 fn a_pool_outlives_its_lanes_and_its_store() {

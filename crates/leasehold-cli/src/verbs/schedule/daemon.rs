@@ -85,6 +85,15 @@ impl Watcher for Reporter {
             Decided::Dropped(dropped) => log_dropped(name, &dropped),
         }
     }
+
+    fn store_away(&self, error: &Error) {
+        let error = error.to_string();
+        tracing::warn!(error, "no job can begin, the store is away; retrying until it is back: {error}");
+    }
+
+    fn store_back(&self, away_for: Duration) {
+        tracing::info!("the store is back after {}; jobs begin again", output::rough(away_for));
+    }
 }
 
 /// This machine's labels: its name, what the flags say, and what the environment says.
