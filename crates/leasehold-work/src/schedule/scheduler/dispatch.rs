@@ -379,6 +379,8 @@ impl Dispatcher {
         let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
             return Ok(Claimed::NotOurs);
         };
+        // Before what is begun by it is told.
+        self.answered(Sign::Check);
         let epoch = grant.token().epoch;
         if self.is_draining() {
             self.give_back(&grant, slot, TOO_LATE).await;
