@@ -234,6 +234,10 @@ impl Field {
             false if is_number || found.starts_with("type: boolean") => {
                 format!("`{name}` is a text; write it in quotes: {name} = \"{value}\"")
             }
+            // Of a job; that of a notification is a list.
+            false if name == "command" && found.starts_with("type: sequence") => {
+                "`command` is one line for a shell, in quotes; a list of words is argv = [\"...\", \"...\"]".to_owned()
+            }
             false => format!("`{name}` is one text; write it in quotes: {name} = \"...\""),
         }
     }
@@ -310,6 +314,8 @@ mod tests {
         retries: Option<i64>,
         held_exit_code: Option<u8>,
         argv: Vec<String>,
+        #[serde(rename = "command")]
+        _command: Option<String>,
         env: BTreeMap<String, String>,
         on: Option<OneOrMany>,
         job: Vec<Table>,
@@ -350,6 +356,7 @@ mod tests {
             ("on = 3", "`on` is a text in quotes, or a list of such"),
             ("env = \"A=1\"", "`env` is a table; write it in braces: env = { NAME = \"value\" }"),
             ("retrys = 3", "unknown field `retrys`; did you mean `retries`?"),
+            ("command = [\"ls\"]", "a list of words is argv = [\"...\", \"...\"]"),
         ] {
             for said in said(text) {
                 assert!(said.replace('"', "'").contains(&expected.replace('"', "'")), "{text}: {said}");

@@ -333,7 +333,7 @@ pub fn lease_page(lease: &Inspection, fenced: &[FencedMark]) -> String {
         rows.push(("slot", format!("{} {} under epoch {}", rfc3339(mark.slot.0), slot_state(mark.state), mark.epoch)));
     }
     if let Some(last) = record.transfers.last() {
-        rows.push(("last", format!("{}, {}", last.reason.as_str(), relative(last.at, now))));
+        rows.push(("last", format!("{}, {}", taken(last), relative(last.at, now))));
     }
     rows.extend(fenced.iter().rev().map(|mark| ("refused", fenced_line(mark, now))));
     rows.into_iter().map(|(key, value)| format!("{key:<10}  {value}\n")).collect()

@@ -36,6 +36,7 @@ fn every_verb_has_a_manual_page_of_its_own() {
     for name in written.lines() {
         let page = home.read(name);
         assert!(page.contains(".SH EXIT STATUS\n") && page.contains(".SH NAME\n"), "{name}: {page}");
+        assert!(page.contains(concat!("\"leasehold ", env!("CARGO_PKG_VERSION"), "\"")), "the foot of {name}: {page}");
         let text = through(Command::new("groff").args(["-man", "-Tutf8", "-ww"]), &page);
         assert!(text.len() > 500, "{name}: {text}");
     }

@@ -509,7 +509,8 @@ fn the_first_file_is_right_as_it_is_and_with_every_line_in_force() {
     assert_eq!(home.done(&["init", "--print"]).expect(0).stdout, text);
     assert!(home.done(&["init"]).expect(64).stderr.contains("already"));
     let settings: Value = serde_json::from_str(&home.done(&["config", "--json"]).expect(0).stdout).unwrap();
-    for name in settings.as_object().unwrap().keys() {
+    let of_jobs = ["owner", "revision"].map(str::to_owned);
+    for name in settings.as_object().unwrap().keys().chain(&of_jobs) {
         assert!(text.contains(&format!("\n# {name} = ")), "`leasehold init` does not show the setting `{name}`");
     }
     // Every example is one that is accepted; of two stores the second.

@@ -361,6 +361,7 @@ fn stats_shows_queues() {
     assert_eq!((&queue("letters")["items"]["ready"], &queue("later")["items"]["delayed"]), (&2.into(), &1.into()));
     assert!(queue("letters")["oldest_ready_ms"].is_u64() && queue("later")["oldest_ready_ms"].is_null());
     let text = home.done(&["stats"]).expect(0).stdout;
+    assert!(text.starts_with("QUEUE "), "there is no lease to count: {text}");
     let row = text.lines().find(|line| line.starts_with("letters")).unwrap_or_default();
     assert_eq!(row.split_whitespace().collect::<Vec<_>>()[..5], ["letters", "2", "0", "0", "0"], "{text}");
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");

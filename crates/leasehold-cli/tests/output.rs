@@ -349,6 +349,9 @@ fn a_scheduled_run_is_kept_named_by_its_journal_and_passed_on_with_its_name() {
         assert!(run["output"].is_string() && run["cpu_ms"].is_u64() && run["peak_memory_bytes"].is_u64(), "{run}");
         let slot = run["slot"].as_str().unwrap();
         assert_eq!(home.done(&["logs", "beta", slot]).expect(0).stdout, "3%\n");
+        assert_eq!(home.done(&["logs", "beta", &slot[..10]]).expect(0).stdout, "3%\n", "by the date of its slot");
+        let unknown = home.done(&["logs", "beta", "2020-02-29"]).expect(64).stderr;
+        assert!(unknown.contains("for a slot from 2020-02-29T00:00:00Z to 2020-02-29T23:59:59"), "{unknown}");
         let table = home.done(&["runs", "beta"]).expect(0).stdout;
         let row = table.lines().find(|line| line.contains("succeeded")).unwrap();
         assert!(table.contains("MEMORY") && (row.contains("KB") || row.contains("MB")), "{table}");

@@ -289,6 +289,7 @@ fn tables_of_80_columns_keep_what_the_reader_came_for() {
     for words in ["runs nightly", "runs"] {
         assert!(table(&home, words).contains(&slot), "{words}");
     }
+    tells(&table(&home, "runs nightly"), "SLOT OUTCOME EXIT CPU MEMORY");
     // What was read there is what `logs` takes.
     tells(&table(&home, &format!("logs nightly {slot}")), "kept");
 
@@ -314,6 +315,15 @@ fn tables_of_80_columns_keep_what_the_reader_came_for() {
 
     home.done(&["revoke", "nightly", "--by", "ann", "--why", LONG]).expect(0);
     tells(&table(&home, "history nightly"), &format!("{LONG} (ann)"));
+
+    // Each of these makes a column that is there only then.
+    let (name, own) = ("export-of-the-monthly-figures", "--why x && while :; do sleep 0.1; done");
+    home.done(&["run", name, "--", "sh", "-c", &format!("leasehold revoke {name} {own}")]).expect(75);
+    let stopped = format!("trap 'exit 3' TERM; leasehold revoke {name} --drain --within 1m {own} & wait");
+    home.done(&["run", name, "--", "bash", "-c", &stopped]).expect(3);
+    tells(&table(&home, "stats"), &format!("NAME SUCCEEDED FAILED LOST DIED DROPPED FENCED {name}"));
+    let wide = home.done(&["stats"]).expect(0).stdout;
+    tells(&wide, "NAME GRANTED SUCCEEDED FAILED LOST DIED DRAINED EVICTED SKIPPED DROPPED FENCED");
 }
 
 #[test]

@@ -192,6 +192,7 @@ pub struct Runs {
 Examples:
   leasehold logs nightly                              the newest run
   leasehold logs nightly 2026-11-15T03:00:00Z         the run of this slot
+  leasehold logs nightly 2026-11-15                   the newest run of a slot of this day, in UTC
   leasehold logs nightly 42 --tail 20                 the end of the run under epoch 42
   leasehold logs nightly --follow                     as it comes, while it runs on this machine
   leasehold logs mail k.welcome                       the newest attempt of an item of a queue
@@ -200,7 +201,7 @@ What is kept, where and for how long: docs/output.md.")]
 pub struct Logs {
     /// The job, the lease, the queue, or spool:/path
     pub name: String,
-    /// The run: its slot or its epoch, or an item of the queue [default: the newest]
+    /// The run: its slot, its slot's date or its epoch, or an item of the queue [default: the newest]
     #[arg(value_name = "SLOT|EPOCH|ITEM")]
     pub run: Option<String>,
     /// Print what comes until the run ends; it must be running on this machine

@@ -336,8 +336,9 @@ impl Said {
         let target = metadata.target();
         let foreign = (!target.starts_with(OWN)).then(|| ("target", Value::from(target)));
         let known: Vec<_> = self.fields.iter().map(|(name, _)| *name).collect();
+        let prefix = subject.as_ref().and_then(|subject| subject.prefix(&self.message)).unwrap_or_default();
         let about = subject.into_iter().flat_map(Subject::fields).filter(|(name, _)| !known.contains(name));
-        let message = std::iter::once(("message", Value::from(self.message)));
+        let message = std::iter::once(("message", Value::from(prefix + &self.message)));
         for (name, value) in message.chain(about).chain(self.fields).chain(foreign) {
             line.push_str(&format!(",\"{name}\":{value}"));
         }

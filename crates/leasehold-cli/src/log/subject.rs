@@ -1,6 +1,6 @@
 //! What this process is at: the run, or the item, that its lines are about.
 //!
-//! Promise: while one is set, each line has its fields, and names it in text where one log has several.
+//! Promise: while one is set, each line has its fields, and its message names it where one log has several.
 //! Non-promise: a line that says itself what it is about is left as it is.
 
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub struct Subject {
     /// As [`leasehold_work::schedule::slot_text`] has it.
     pub slot: Option<String>,
     pub epoch: Option<u64>,
-    /// Whether text names it too. Who runs one thing by hand knows what it is.
+    /// Whether messages name it too. Who runs one thing by hand knows what it is.
     pub is_one_of_many: bool,
 }
 
@@ -61,7 +61,7 @@ impl Subject {
         texts.chain(epoch.map(|epoch| ("epoch", Value::from(epoch))))
     }
 
-    /// What a line of text has to begin with, so that it names this.
+    /// What a message has to begin with, so that it names this.
     pub(super) fn prefix(&self, message: &str) -> Option<String> {
         let names = [self.name(), self.queue.as_ref(), self.slot.as_ref()];
         let is_named = names.into_iter().flatten().all(|name| message.contains(name.as_str()));

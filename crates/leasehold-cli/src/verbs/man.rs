@@ -8,6 +8,9 @@ use leasehold_core::{Error, Kind, Result};
 use std::io::Write;
 use std::path::Path;
 
+/// What every page is of, at its foot.
+const PROGRAM: &str = concat!("leasehold ", env!("CARGO_PKG_VERSION"));
+
 pub fn man(args: &Man) -> Result<Exit> {
     let command = arranged();
     if let Some(folder) = &args.all {
@@ -61,7 +64,8 @@ fn render(command: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     // Examples are set as they are written, by us.
     let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let command = command.clone().after_help("").version(env!("CARGO_PKG_VERSION"));
-    let man = clap_mangen::Man::new(command.clone()).title(title(&command));
+    // Of the program, and not of a verb.
+    let man = clap_mangen::Man::new(command.clone()).title(title(&command)).source(PROGRAM);
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;

@@ -194,28 +194,29 @@ fn of_one_text(rows: &[Row]) -> String {
     let columns = [
         Text("SLOT"),
         State("OUTCOME"),
-        Extra("WHEN"),
-        Extra("RAN FOR"),
         Whole("EXIT"),
-        Text("HOST"),
-        Extra("EPOCH"),
-        Extra("TRIES"),
+        Extra("RAN FOR"),
         Extra("CPU"),
         Extra("MEMORY"),
+        Text("HOST"),
+        // The slot says as much, and is what `logs` takes.
+        Extra("WHEN"),
+        Extra("EPOCH"),
+        Extra("TRIES"),
     ];
     let cells = |row: &Row| {
         let entry = &row.entry;
         vec![
             slot_cell(entry),
             row.fate.into(),
-            relative(entry.at, row.now),
-            length_cell(entry),
             or_dash(entry.exit),
-            entry.host.clone(),
-            or_dash(entry.epoch),
-            or_dash(Some(entry.attempts).filter(|attempts| *attempts > 0)),
+            length_cell(entry),
             or_dash(entry.usage.map(|usage| rough(Duration::from_millis(usage.cpu_ms)))),
             or_dash(entry.usage.map(|usage| output::bytes(usage.peak_memory_bytes))),
+            entry.host.clone(),
+            relative(entry.at, row.now),
+            or_dash(entry.epoch),
+            or_dash(Some(entry.attempts).filter(|attempts| *attempts > 0)),
         ]
     };
     format!("{}{}", table(&columns, rows.iter().map(cells)), reasons(rows, |row| slot_text(row.entry.slot)))

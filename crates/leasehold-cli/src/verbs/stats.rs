@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::metrics::{Own, Snapshot, all_counters, queue_names, states, text};
 use crate::output;
-use crate::table::Column::{self, Whole};
+use crate::table::Column::{self, Extra, Whole};
 use crate::table::table;
 use leasehold_core::{Coordinator, Counters, Error, Event, LeaseName, Result};
 use leasehold_work::queue::Queue;
@@ -96,9 +96,14 @@ fn tables(found: &StatsRows) -> String {
         let count = |(_, events): &(&str, &[Event])| events.iter().map(|event| counters.get(*event)).sum::<u64>();
         std::iter::once(lease.to_string()).chain(columns.iter().map(|column| count(column).to_string())).collect()
     };
-    let header: Vec<Column> =
-        std::iter::once("NAME").chain(columns.iter().map(|(title, _)| *title)).map(Whole).collect();
-    let mut text = table(&header, found.leases.iter().map(row));
+    let column = |(title, events): &(&'static str, &[Event])| match events {
+        // What went wrong is never left out.
+        [Event::Granted | Event::Drained | Event::Evicted] | [Event::SkippedOverlap, ..] => Extra(title),
+        _ => Whole(title),
+    };
+    let header: Vec<Column> = std::iter::once(Whole("NAME")).chain(columns.iter().map(column)).collect();
+    // Of a store that has queues only, the queues.
+    let mut text = if found.leases.is_empty() { String::new() } else { table(&header, found.leases.iter().map(row)) };
     if !found.queues.is_empty() {
         let row = |(queue, tally): &(String, Tally)| {
             let oldest = tally.oldest.map(|since| output::rough(tally.now.saturating_since(since)));
@@ -107,7 +112,8 @@ fn tables(found: &StatsRows) -> String {
             std::iter::once(queue.clone()).chain(counts).chain([last]).collect()
         };
         let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"].map(Whole);
-        text = format!("{text}\n{}", table(&header, found.queues.iter().map(row)));
+        let gap = if text.is_empty() { "" } else { "\n" };
+        text = format!("{text}{gap}{}", table(&header, found.queues.iter().map(row)));
     }
     text
 }

@@ -235,7 +235,7 @@ pub fn slot_text(slot: Slot) -> String {
 
 /// Parses a slot, or any instant.
 pub fn parse_instant(field: &str, text: &str) -> Result<Slot> {
-    let form = "use RFC 3339, such as 2026-11-15T03:00:00Z, or a time without an offset or a date alone, in the job's time zone";
+    let form = "use RFC 3339, such as 2026-11-15T03:00:00Z";
     let instant: jiff::Timestamp = text.parse().map_err(|_| Error::invalid(field, text, form))?;
     let ms = u64::try_from(instant.as_millisecond()).map_err(|_| Error::invalid(field, text, "it is before 1970"))?;
     Ok(Slot(leasehold_core::Timestamp::from_millis(ms)))

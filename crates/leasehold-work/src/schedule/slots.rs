@@ -18,6 +18,9 @@ use std::time::Duration;
 /// be eight years away, and with a day of the week forty.
 const MAX_CHANGES: usize = 400;
 
+/// The length of a date.
+const DATE: usize = "2026-11-15".len();
+
 /// From this many seconds on, a gap, or a longer fold, is no change to or from
 /// summer time: a zone has moved, perhaps by a day.
 const MOVED: i64 = 3 * 3_600;
@@ -79,7 +82,6 @@ impl Zone {
     /// Parses an instant. A time without an offset is local time in this zone,
     /// and a date alone means the midnight at which that day begins there.
     pub fn parse_instant(&self, field: &str, text: &str) -> Result<Slot> {
-        const DATE: usize = "2026-11-15".len();
         let is_shaped = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b"-:T ".contains(&b));
         let civil = || match text.len() {
             DATE => text.parse::<jiff::civil::Date>().ok().map(|date| date.at(0, 0, 0, 0)),
@@ -88,8 +90,22 @@ impl Zone {
         let there = Some(text).filter(|text| is_shaped(text)).and_then(|_| civil()?.to_zoned(self.0.clone()).ok());
         match there {
             Some(there) => crate::schedule::parse_instant(field, &there.timestamp().to_string()),
-            None => crate::schedule::parse_instant(field, text),
+            None if text.parse::<jiff::Timestamp>().is_ok() => crate::schedule::parse_instant(field, text),
+            None => {
+                let form = format!(
+                    "use RFC 3339, such as 2026-11-15T03:00:00Z, or a time without an offset or a date alone, in time zone {self}"
+                );
+                Err(Error::invalid(field, text, form))
+            }
         }
+    }
+
+    /// The slots that a day has, if the text is a date alone.
+    pub fn day(&self, text: &str) -> Option<(Slot, Slot)> {
+        let date: jiff::civil::Date = Some(text).filter(|text| text.len() == DATE)?.parse().ok()?;
+        let midnight = |date: jiff::civil::Date| self.parse_instant("date", &date.to_string()).ok();
+        let (first, next) = (midnight(date)?, midnight(date.tomorrow().ok()?)?);
+        Some((first, Slot(Timestamp::from_millis(next.0.as_millis().saturating_sub(1)))))
     }
 
     /// Local time in this zone, for display.

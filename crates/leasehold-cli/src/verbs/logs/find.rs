@@ -7,7 +7,7 @@ use crate::run_output::file::{self, Found, Stretch, is_being_written};
 use crate::run_output::layout::{self, Named, RunFile, folder_of, spool_folder};
 use crate::run_output::{Keeping, Size, files_in};
 use leasehold_core::item::{QueueName, State};
-use leasehold_core::{Coordinator, Epoch, Kind, LeaseName, Result, Slot, Transfer};
+use leasehold_core::{Coordinator, Kind, LeaseName, Result, Slot, Transfer};
 use leasehold_work::output::{Ring, RunOutput, list};
 use leasehold_work::queue::{ItemId, Queue};
 use leasehold_work::schedule::Journals;
@@ -93,12 +93,13 @@ impl Finder<'_> {
         let known = records.iter().map(|record| record.epoch.get()).chain(locals.iter().map(|local| local.epoch));
         let epoch = match wanted {
             Wanted::Epoch(epoch) => Some(epoch),
-            Wanted::Slot(slot) => {
-                let claimed = runs.iter().filter(|run| run.slot == Some(slot)).map(|run| run.epoch.get());
-                match claimed.chain(records.iter().filter(|r| r.slot == Some(slot)).map(|r| r.epoch.get())).max() {
-                    Some(epoch) => Some(epoch),
+            Wanted::Slots(first, last) => {
+                let claimed = runs.iter().map(|run| (run.slot, run.epoch.get()));
+                let all = claimed.chain(records.iter().map(|record| (record.slot, record.epoch.get())));
+                match all.filter(|(slot, _)| slot.is_some_and(|slot| (first..=last).contains(&slot))).max() {
+                    Some((_, epoch)) => Some(epoch),
                     // A run that an operator asked for claims no slot; the journal names one for it.
-                    None => journaled(coordinator, lease, slot).await?,
+                    None => journaled(coordinator, lease, first, last).await?,
                 }
             }
             Wanted::Newest => match (&live, known.max()) {
@@ -382,11 +383,11 @@ fn with_end(mut stretches: Vec<Stretch>, record: Option<&RunOutput>) -> Vec<Stre
     stretches
 }
 
-/// The epoch of the run that the journal has for a slot.
-async fn journaled(coordinator: &Coordinator, job: &LeaseName, slot: Slot) -> Result<Option<u64>> {
+/// The epoch of the newest run that the journal has for one of these slots.
+async fn journaled(coordinator: &Coordinator, job: &LeaseName, first: Slot, last: Slot) -> Result<Option<u64>> {
     let (journal, _) = Journals::new(coordinator.clone()).read(job).await?;
-    let runs = journal.entries.iter().filter(|entry| entry.slot == slot && entry.last.is_none());
-    Ok(runs.filter_map(|entry| entry.epoch).map(Epoch::get).max())
+    let runs = journal.entries.iter().filter(|entry| (first..=last).contains(&entry.slot) && entry.last.is_none());
+    Ok(runs.filter_map(|entry| Some((entry.slot, entry.epoch?.get()))).max().map(|(_, epoch)| epoch))
 }
 
 /// The attempt of an item that is still running.

@@ -11,16 +11,17 @@ use crate::context::{Context, Target};
 use crate::exit::Exit;
 use crate::run_output::Keeping;
 use find::{Chosen, Content, Finder};
-use leasehold_core::{Error, Kind, LeaseName, Result};
+use leasehold_core::{Error, Kind, LeaseName, Result, Slot};
 use leasehold_work::queue::ItemId;
-use leasehold_work::schedule::{parse_instant, slot_text};
+use leasehold_work::schedule::{Zone, slot_text};
 
 /// Which run of a lease is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Newest,
     Epoch(u64),
-    Slot(leasehold_core::Slot),
+    /// The newest whose slot is one of these.
+    Slots(Slot, Slot),
 }
 
 impl Wanted {
@@ -30,8 +31,10 @@ impl Wanted {
             Some(text) => {
                 let is_epoch = text.bytes().all(|byte| byte.is_ascii_digit());
                 let epoch = text.parse().ok().filter(|_| is_epoch).map(Wanted::Epoch);
-                let wanted = epoch.or_else(|| parse_instant("run", text).ok().map(Wanted::Slot));
-                let form = "use an epoch, a slot such as 2026-11-15T03:00:00Z, or of a queue an item's id";
+                let slot = || Zone::UTC.parse_instant("run", text).ok().map(|slot| (slot, slot));
+                let slots = || Zone::UTC.day(text).or_else(slot).map(|(first, last)| Wanted::Slots(first, last));
+                let wanted = epoch.or_else(slots);
+                let form = "use an epoch, a slot such as 2026-11-15T03:00:00Z, a date, or of a queue an item's id";
                 wanted.ok_or_else(|| Error::invalid("run", text, form))
             }
         }
@@ -46,9 +49,12 @@ impl Wanted {
                     "no run of `{lease}` under epoch {epoch} is known; `leasehold history {lease}` shows its epochs"
                 )
             }
-            Wanted::Slot(slot) => {
-                let slot = slot_text(slot);
-                format!("no run of `{lease}` for slot {slot} is known; `leasehold runs {lease}` shows its slots")
+            Wanted::Slots(first, last) => {
+                let slots = match (slot_text(first), slot_text(last)) {
+                    (first, last) if first == last => format!("slot {first}"),
+                    (first, last) => format!("a slot from {first} to {last}"),
+                };
+                format!("no run of `{lease}` for {slots} is known; `leasehold runs {lease}` shows its slots")
             }
         };
         Some(Error::new(Kind::Invalid, message))
@@ -100,7 +106,8 @@ fn nothing(name: &str, run: Option<&str>, keeping: Option<&Keeping>) -> Error {
     let of = run.map_or_else(|| format!("`{name}`"), |run| format!("`{name}`, run `{run}`,"));
     let why = match keeping {
         Some(_) => {
-            "`schedule`, `work` and `run --keep-output` keep it; `leasehold config` says where, and of how many runs"
+            "it printed nothing, or nobody kept it: `schedule`, `work` and `run --keep-output` do; `leasehold config` says where, \
+             and of how many runs"
         }
         None => "the setting `output` is off",
     };

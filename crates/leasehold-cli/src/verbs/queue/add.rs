@@ -93,10 +93,12 @@ fn stopped_at(done: usize, error: Error) -> Error {
         kind => (kind, "was not"),
     };
     let next = done + 1;
-    let message = format!(
-        "the first {done} lines were added, and their ids are printed; line {next} {fate}, and no later one was. Go on from \
-         there, not from the beginning"
-    );
+    let added = match done {
+        1 => "the first line was added, and its id is printed".to_owned(),
+        done => format!("the first {done} lines were added, and their ids are printed"),
+    };
+    let message =
+        format!("{added}; line {next} {fate}, and no later one was. Go on from there, not from the beginning");
     Error::new(kind, message).with_source(error)
 }
 

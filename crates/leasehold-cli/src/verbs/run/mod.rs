@@ -31,7 +31,7 @@ use ready::{check, context_file, environment, seal};
 pub use skip::skip_event;
 use skip::{skip, skip_nothing};
 use slot::{Begun, DueSlot};
-pub use slot::{ahead_line, dropped_line, passed_line};
+pub use slot::{ahead_line, log_dropped, passed_line};
 use std::fs::File;
 use std::time::Duration;
 use take::{Taken, take};

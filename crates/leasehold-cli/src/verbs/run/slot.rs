@@ -5,8 +5,8 @@
 
 use crate::args::RunSlot;
 use crate::config::{blame_flag, duration_of};
-use crate::output;
 use crate::supervise::Signals;
+use crate::{log, output};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
 use leasehold_core::{
@@ -132,7 +132,7 @@ async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule,
     if let Some((slot, fate)) = given_up {
         output::say(&passed_line(lease, slot, fate));
     }
-    dropped.iter().for_each(|dropped| output::say(&dropped_line(lease, dropped)));
+    dropped.iter().for_each(|dropped| log_dropped(lease, dropped));
     if let Some(until) = plan.ahead {
         let line = ahead_line(lease, until, seen.now);
         // Once, whatever was asked for; after that only to those who want to hear of what is skipped.
@@ -147,7 +147,11 @@ async fn look(coordinator: &Coordinator, lease: &LeaseName, schedule: &Schedule,
     }
     Ok(match soon(schedule, seen.now) {
         Some(wait) => Looked::Soon(wait),
-        None => Looked::Found(DueSlot::Nothing(nothing_due(schedule, lease, &seen, &journal), Event::AlreadyRun)),
+        None => {
+            let lines = dropped.iter().map(|dropped| dropped_line(lease, dropped));
+            let why: Vec<String> = lines.chain([nothing_due(schedule, lease, &seen, &journal)]).collect();
+            Looked::Found(DueSlot::Nothing(why.join("; "), Event::AlreadyRun))
+        }
     })
 }
 
@@ -170,11 +174,18 @@ pub fn passed_line(lease: &LeaseName, slot: Slot, fate: Fate) -> String {
     format!("{}: slot {} of `{lease}` was not run{why}", fate.as_str(), slot_text(slot))
 }
 
-/// What became of slots that are not caught up on.
-pub fn dropped_line(lease: &LeaseName, dropped: &Dropped) -> String {
+/// Logs that slots are not caught up on. They are in the journal and the counters too: a run that succeeds stays quiet.
+pub fn log_dropped(lease: &LeaseName, dropped: &Dropped) {
+    let (job, slot, line) = (lease.as_str(), slot_text(dropped.last), dropped_line(lease, dropped));
+    let outcome = Fate::from(dropped.reason).as_str();
+    tracing::info!(target: log::RUNS, job, slot, outcome, slots = dropped.count, "{line}");
+}
+
+fn dropped_line(lease: &LeaseName, dropped: &Dropped) -> String {
     let more = if dropped.more { " or more" } else { "" };
     let (fate, count, last) = (Fate::from(dropped.reason).as_str(), dropped.count, slot_text(dropped.last));
-    format!("{fate}: {count}{more} slots of `{lease}` up to {last}")
+    let slots = if count == 1 && !dropped.more { "slot" } else { "slots" };
+    format!("{fate}: {count}{more} {slots} of `{lease}` up to {last}")
 }
 
 /// For a job whose slots were claimed while the store's clock was ahead.

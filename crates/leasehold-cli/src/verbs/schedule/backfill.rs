@@ -137,8 +137,8 @@ async fn is_free(coordinator: &Coordinator, job: &Job) -> Result<bool> {
     let (name, Inspection { record, now, .. }) = (&job.name, coordinator.inspect(&job.name).await?);
     if let Some(mark) = &record.paused {
         output::say(&format!(
-            "`{name}` is paused by {} ({}): nothing more is run. Resume it with `leasehold schedule resume {name}`, and then \
-             run this again",
+            "`{name}` is paused by {} ({}): nothing more is run. Resume it with `leasehold schedule resume {name} --why '...'`, \
+             and then run this again",
             mark.by, mark.why
         ));
         return Ok(false);

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::metrics::{Monitor, Probed, STUCK};
 use crate::service::ServiceManager;
-use crate::verbs::run::{ahead_line, dropped_line, passed_line};
+use crate::verbs::run::{ahead_line, log_dropped, passed_line};
 use crate::{log, orphans, output};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Kind, Outcome, Result, migration};
@@ -82,12 +82,17 @@ impl Watcher for Reporter {
                     _ => tracing::warn!(target: log::RUNS, job, slot, outcome, "{line}"),
                 }
             }
-            Decided::Dropped(dropped) => {
-                let (slot, outcome) = (slot_text(dropped.last), Fate::from(dropped.reason).as_str());
-                let line = dropped_line(name, &dropped);
-                tracing::info!(target: log::RUNS, job, slot, outcome, slots = dropped.count, "{line}");
-            }
+            Decided::Dropped(dropped) => log_dropped(name, &dropped),
         }
+    }
+
+    fn store_away(&self, error: &Error) {
+        let error = error.to_string();
+        tracing::warn!(error, "no job can begin, the store is away; retrying until it is back: {error}");
+    }
+
+    fn store_back(&self, away_for: Duration) {
+        tracing::info!("the store is back after {}; jobs begin again", output::rough(away_for));
     }
 }
 

@@ -114,8 +114,9 @@ async fn publish(definitions: Definitions, jobs: Vec<Arc<Job>>, publisher: Publi
             Err(error) if error.kind() == Kind::Moved => return,
             Err(error) => {
                 failures = failures.saturating_add(1);
-                // Not the first time: a scheduler that cannot begin at all ends with the same error.
-                if failures == 2 {
+                // Not the first time: a scheduler that cannot begin at all ends with the same error. And the scheduler itself
+                // says that the store is away.
+                if failures == 2 && !matches!(error.kind(), Kind::Unavailable | Kind::Indeterminate) {
                     tracing::warn!(%error, "cannot publish the jobs; retrying: {error}");
                 }
                 RETRY

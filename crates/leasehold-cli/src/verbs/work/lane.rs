@@ -7,6 +7,7 @@
 use super::end::{asked_again, attempt_failed, end};
 use super::folder::WorkFolder;
 use super::obituaries::Obituaries;
+use super::store_news::Teller;
 use crate::config::METRICS;
 use crate::exit::Exit;
 use crate::log;
@@ -25,12 +26,9 @@ use leasehold_work::Backlog;
 use leasehold_work::backlog::{Attempt, Content, Wait};
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe::Receiver;
 use tokio::sync::watch;
 
 /// The variable by which a lane knows that its standard input is its manager's line.
@@ -82,9 +80,10 @@ pub async fn run<B: Backlog>(
     if let Some(monitor) = monitor {
         monitor.drain_when(asked.subscribe());
     }
-    if is_managed() {
-        end_with_manager(asked.clone())?;
-    }
+    let teller = match is_managed() {
+        true => Teller::of_lane(plan.queue.clone(), asked.clone())?,
+        false => Teller::alone(plan.queue.clone()),
+    };
     let mut folder = WorkFolder::new()?;
     let wait = plan.until.wait();
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
@@ -100,7 +99,7 @@ pub async fn run<B: Backlog>(
         };
         let was_away = failures > 0;
         if was_away && !matches!(&claimed, Err(error) if is_temporary_for_claims(error.kind())) {
-            tracing::info!(queue = plan.queue, "claiming from `{}` works again", plan.queue);
+            teller.back();
             failures = 0;
         }
         let grant = match claimed {
@@ -109,7 +108,7 @@ pub async fn run<B: Backlog>(
             Ok(Next::End) => break,
             Err(error) if is_temporary_for_claims(error.kind()) => {
                 if failures == 0 {
-                    plan.tell_away(&error.to_string());
+                    teller.away(&error.to_string());
                 }
                 rest(&asked, &mut failures).await;
                 continue;
@@ -183,13 +182,6 @@ impl Until {
             Until::Idle => Wait::Not,
             Until::Done => Wait::For(LOOK),
         }
-    }
-}
-
-impl Plan {
-    fn tell_away(&self, error: &str) {
-        let queue = &self.queue;
-        tracing::warn!(queue, error, "cannot claim from `{queue}`; retrying until it works: {error}");
     }
 }
 
@@ -284,18 +276,6 @@ const fn is_temporary_for_claims(kind: Kind) -> bool {
 /// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
 pub fn is_managed() -> bool {
     std::env::var_os(LANE).is_some_and(|word| !word.is_empty())
-}
-
-/// A lane whose manager is gone, however it went, finishes what it is at.
-fn end_with_manager(asked: watch::Sender<u32>) -> Result<()> {
-    let line = std::io::stdin().as_fd().try_clone_to_owned().and_then(Receiver::from_owned_fd);
-    let mut line = line.map_err(|e| Error::unavailable("cannot listen to the manager of the lanes", e))?;
-    tokio::spawn(async move {
-        let mut buffer = [0; 64];
-        while !matches!(line.read(&mut buffer).await, Ok(0) | Err(_)) {}
-        asked.send_modify(|count| *count = (*count).max(1));
-    });
-    Ok(())
 }
 
 /// While it is there, lines are about an item.

@@ -1,10 +1,12 @@
 //! Several lanes: this program again, once for each, and nothing between them.
 //!
 //! Promise: a lane that ends unexpectedly, however it does, is replaced after a pause, so the pool is as large as it was asked to
-//! be. The pool ends when it is told to, when its lanes have (`--until-idle`, `--until-done`), or when they found that no item
-//! can ever be run. Non-promise: what a lane that was killed was at is claimed again only when its TTL is over.
+//! be. That the store is away, and that it is back, is told once, and not by each lane. The pool ends when it is told to, when
+//! its lanes have (`--until-idle`, `--until-done`), or when they found that no item can ever be run. Non-promise: what a lane
+//! that was killed was at is claimed again only when its TTL is over.
 
 use super::lane::LANE;
+use super::store_news::{Manager, News};
 use crate::args::Work as Args;
 use crate::config::{METRICS, Settings};
 use crate::context::Target;
@@ -23,7 +25,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
 
 /// The pauses before lanes that ended unexpectedly are replaced.
@@ -46,7 +47,8 @@ struct Pool<'a> {
     target: &'a Target,
     args: &'a Args,
     ended: mpsc::UnboundedSender<(u32, ExitStatus)>,
-    lanes: HashMap<u32, (ChildStdin, Moment)>,
+    news: News,
+    lanes: HashMap<u32, (Manager, Moment)>,
     /// How many are to be replaced, when, and how many ended so in a row.
     missing: u32,
     next: Moment,
@@ -57,7 +59,8 @@ pub async fn run(settings: &Settings, target: &Target, args: &Args, monitor: Opt
     let mut signals = Signals::listen()?;
     let (ended, mut endings) = mpsc::unbounded_channel();
     let (lanes, next) = (HashMap::new(), SystemClock.now());
-    let mut pool = Pool { settings, target, args, ended, lanes, missing: 0, next, failures: 0 };
+    let news = News::of_queue(target.portable());
+    let mut pool = Pool { settings, target, args, ended, news, lanes, missing: 0, next, failures: 0 };
     for _ in 0..args.jobs {
         pool.start()?;
     }
@@ -150,11 +153,12 @@ impl Pool<'_> {
         command.arg("--").args(args.command.iter().map(OsString::from));
         // In the environment, because it may hold a password; in a group of its own, so that a key reaches it once.
         command.env("LEASEHOLD_STORE", settings.store.value.portable()).env(LANE, "1").env_remove(METRICS);
-        command.stdin(Stdio::piped()).process_group(0);
+        let (line, theirs) = self.news.line().map_err(cannot)?;
+        command.stdin(Stdio::from(theirs)).process_group(0);
         let mut child = tokio::process::Command::from(command).spawn().map_err(cannot)?;
         let (pid, ended) = (child.id().unwrap_or_default(), self.ended.clone());
         // Closed when this process ends, however it does: then the lane ends too.
-        self.lanes.extend(child.stdin.take().map(|line| (pid, (line, SystemClock.now()))));
+        self.lanes.insert(pid, (line, SystemClock.now()));
         tokio::spawn(async move {
             if let Ok(status) = child.wait().await {
                 let _ = ended.send((pid, status));

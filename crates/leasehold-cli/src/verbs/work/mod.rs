@@ -9,6 +9,7 @@ mod folder;
 mod lane;
 mod lanes;
 mod obituaries;
+mod store_news;
 
 use super::queue::say_error;
 use crate::args::Work as Args;

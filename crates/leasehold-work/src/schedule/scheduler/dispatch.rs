@@ -4,11 +4,13 @@
 //! time; a slot is run only under a lease in whose record it was claimed in the
 //! same swap. Non-promise: skips are recorded by whichever scheduler looks first.
 
+use super::decided::{Decided, Watcher};
+use super::outage::{Outage, Sign};
 use super::readiness::{Readiness, readiness, recheck, try_again_at, was_drained};
 use super::{Event, Launcher, Origin, Settings, Start};
-use crate::schedule::due::{Candidate, Dropped, Plan};
+use crate::schedule::due::{Candidate, Plan};
 use crate::schedule::job::Job;
-use crate::schedule::journal::{Fate, Journals, RunEnd};
+use crate::schedule::journal::{Journals, RunEnd};
 use crate::schedule::requests::Requested;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
@@ -42,40 +44,6 @@ const TOO_LATE: &str = "the scheduler was stopping";
 /// more than an answer may take, it was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
 
-/// A decision about a job.
-#[derive(Debug)]
-pub enum Decided {
-    /// This slot has to be claimed now.
-    Due(Slot),
-    /// This slot was claimed under this epoch and is being started.
-    Started(Slot, Epoch),
-    /// A run was requested, and is being started under this epoch.
-    Requested(Box<Requested>, Epoch),
-    /// The run of this slot under this epoch did not complete: its process or its machine died, or it lost its lease.
-    /// It is run again. A loss during the run was already reported by that run.
-    Interrupted(Slot, Epoch, Outcome),
-    /// This slot is not run.
-    Skipped(Slot, Fate),
-    /// These slots are not caught up on.
-    Dropped(Dropped),
-    /// No slot can be run until this one's time has come, or an operator sets the mark back: it was claimed while the
-    /// store's clock was ahead of its present time. Reported once.
-    Ahead {
-        /// The slot that is still in the future.
-        until: Slot,
-        /// The store's time.
-        now: Timestamp,
-    },
-    /// The store or the machine returned an error; the job is checked again soon.
-    Trouble(Error),
-}
-
-/// Is notified of a scheduler's decisions.
-pub trait Watcher: std::fmt::Debug + Send + Sync {
-    /// Something was decided about this job.
-    fn decided(&self, job: &Job, decided: Decided);
-}
-
 /// What all checks share.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
@@ -92,6 +60,7 @@ pub(super) struct Dispatcher {
     /// Set when nothing new may be started. The claims under way must see it too, not only the main loop.
     draining: Arc<AtomicBool>,
     reported: Mutex<Reported>,
+    outage: Outage,
 }
 
 /// What was reported about jobs and is not repeated until it changes, and which journals are still to be read.
@@ -171,6 +140,7 @@ impl Dispatcher {
             settings,
             tell,
             draining,
+            outage: Outage::default(),
         }
     }
 
@@ -201,6 +171,7 @@ impl Dispatcher {
 
     /// Notes the store's time in an answer, and when it was asked for.
     pub(super) fn learn(&self, now: Timestamp, asked: Moment) {
+        self.answered(Sign::Look);
         if self.now().saturating_since(now) > SET_BACK {
             self.set_back.store(true, Ordering::SeqCst);
         }
@@ -227,15 +198,42 @@ impl Dispatcher {
 
     /// Settles what is due for this job; returns when to check again.
     pub(super) async fn check(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
-        match unless_it_panics(self.settle(job)).await.flatten() {
-            Ok(again) => {
+        match unless_it_panics(self.settle(job)).await {
+            Ok(Ok(again)) => {
+                self.answered(Sign::Check);
                 self.reported().trouble.remove(&job.name);
                 again
             }
-            Err(error) => {
-                self.trouble(job, error);
+            Ok(Err(error)) => {
+                self.unsettled(job, error);
                 Some(self.now().plus(RETRY_AFTER))
             }
+            Err(panic) => {
+                self.trouble(job, panic);
+                Some(self.now().plus(RETRY_AFTER))
+            }
+        }
+    }
+
+    /// Reports why nothing was decided about a job: its own trouble, or that the store does not answer.
+    fn unsettled(&self, job: &Job, error: Error) {
+        match error.kind() {
+            Kind::Unavailable | Kind::Indeterminate => self.store_away(Sign::Check, &error),
+            _ => self.trouble(job, error),
+        }
+    }
+
+    /// Reports that the store does not answer, once until it does.
+    pub(super) fn store_away(&self, found_by: Sign, error: &Error) {
+        if self.outage.begin(found_by, self.clock().now()) {
+            self.watcher.store_away(error);
+        }
+    }
+
+    /// Reports that the store answers again, if this shows it.
+    fn answered(&self, shown_by: Sign) {
+        if let Some(away_for) = self.outage.end(shown_by, self.clock().now()) {
+            self.watcher.store_back(away_for);
         }
     }
 
@@ -376,6 +374,8 @@ impl Dispatcher {
         let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
             return Ok(Claimed::NotOurs);
         };
+        // Before what is begun by it is told.
+        self.answered(Sign::Check);
         let epoch = grant.token().epoch;
         if self.is_draining() {
             self.give_back(&grant, slot, TOO_LATE).await;
@@ -397,10 +397,14 @@ impl Dispatcher {
 
     /// Carries out a request for a run, unless another process has, or it is over.
     pub(super) async fn try_request(self: &Arc<Self>, job: &Arc<Job>, request: &Requested) -> Tried {
-        match unless_it_panics(self.carry_out(job, request)).await.flatten() {
-            Ok(tried) => tried,
-            Err(error) => {
-                self.trouble(job, error);
+        match unless_it_panics(self.carry_out(job, request)).await {
+            Ok(Ok(tried)) => tried,
+            Ok(Err(error)) => {
+                self.unsettled(job, error);
+                Tried::Again
+            }
+            Err(panic) => {
+                self.trouble(job, panic);
                 Tried::Again
             }
         }

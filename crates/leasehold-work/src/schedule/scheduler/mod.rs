@@ -5,12 +5,14 @@
 //! starts when a machine is there to start it, not before; a command may be started again if its machine died.
 
 mod agenda;
+mod decided;
 mod dispatch;
+mod outage;
 mod pulse;
 mod readiness;
 
 pub use agenda::Agenda;
-pub use dispatch::{Decided, Watcher};
+pub use decided::{Decided, Watcher};
 pub use pulse::Pulse;
 
 use crate::schedule::job::Job;
@@ -21,6 +23,7 @@ use leasehold_core::clock::Moment;
 use leasehold_core::hints::Hints;
 use leasehold_core::{Grant, Label, LeaseName, Nonce, Result, Slot, SlotState, Timestamp, Ttl};
 use leasehold_system::undo::{Fix, is_disabled};
+use outage::Sign;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -321,8 +324,9 @@ impl Scheduler {
         let asked = self.dispatcher.clock().now();
         let Ok((requests, now)) = self.requests.verbs.run_requests().await else {
             // An error in the requests concerns no job: the time is still needed.
-            if let Ok((now, asked)) = self.ask_time().await {
-                self.dispatcher.learn(now, asked);
+            match self.ask_time().await {
+                Ok((now, asked)) => self.dispatcher.learn(now, asked),
+                Err(error) => self.dispatcher.store_away(Sign::Look, &error),
             }
             return;
         };
