@@ -694,8 +694,8 @@ fn without_a_home_the_default_store_says_what_to_give() {
                 command.env("HOME", value);
             }
             let done = Done::from(command.output().unwrap());
-            watched.refused((line, value), &done, 64, "give a store URL");
-            watched.refused((line, value), &done, 64, "HOME");
+            watched.refused((line, value), &done, 78, "give --store");
+            watched.refused((line, value), &done, 78, "HOME");
         }
     }
 }

@@ -217,12 +217,13 @@ impl Resolved {
     /// Why the token is not in force.
     pub fn refusal(&self, token: &Token) -> Error {
         let (noun, lease, held, seen) = (self.kind.noun(), &token.lease, token.epoch, self.epoch);
-        let lost = |what: String| Error::new(Kind::Lost, format!("{noun} `{lease}` was lost: {what}"));
+        let lost =
+            |what: String| Error::new(Kind::Lost, format!("{noun} `{lease}` was lost: {what}")).with_epochs(held, seen);
         match &self.state {
             TokenState::Live(_) => lost(format!("epoch {held} ran out meanwhile")),
             TokenState::Expired => lost(format!("epoch {held} ran out before it was renewed")),
             TokenState::Ended { how } => lost(format!("epoch {held} was {how} before")),
-            TokenState::Superseded { by } => lost(format!("held={held} seen={seen}, {by}")).with_epochs(held, seen),
+            TokenState::Superseded { by } => lost(format!("held={held} seen={seen}, {by}")),
             TokenState::NeverGranted => {
                 let what = if held > seen {
                     format!("where the newest epoch is {seen}")
@@ -234,7 +235,7 @@ impl Resolved {
                      was restored from an old copy. Stop the job first, then move it past that epoch",
                     self.location
                 );
-                Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, held))
+                Error::new(Kind::Regressed, message).with_epochs(held, seen).with_remedy(Remedy::restored(lease, held))
             }
             TokenState::OtherLineage { seen: lineage } => {
                 let message = format!(

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Coordinator, HolderId, Label, LeaseName, Nonce, Who};
 use leasehold_stores::Namespace;
+use leasehold_work::notify::Channel;
 use leasehold_work::queue::{ItemId, Queue, QueueName};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -106,10 +107,14 @@ impl Asked {
         }
     }
 
-    /// The name of the queue in the path, if the caller may do this to it.
+    /// The name of the queue in the path, if the caller may do this to it. Nobody works on our own notifications here: what they
+    /// say, and who delivers them, is for the commands that have the rules.
     pub fn queue_name(&self, verb: Verb) -> Result<QueueName, Problem> {
         let name: QueueName = self.part("queue").parse()?;
         self.caller.may(verb, &self.namespace, Some(name.as_str()))?;
+        if verb == Verb::Work {
+            check_ours(&name)?;
+        }
         Ok(name)
     }
 
@@ -177,6 +182,18 @@ impl Asked {
     pub fn trust(&self, until: Moment) -> Duration {
         until.saturating_since(self.received)
     }
+}
+
+/// Refuses the queues of our own notifications to those who would add to them or take from them.
+pub fn check_ours(queue: &QueueName) -> Result<(), Problem> {
+    if Channel::is_reserved(queue) {
+        let detail = format!(
+            "invalid queue name `{queue}`: its items are leasehold's own notifications: look at them, but do not add to them or \
+             work on them"
+        );
+        return Err(Problem::invalid(detail).with("field", "queue"));
+    }
+    Ok(())
 }
 
 /// The refusal of an `Idempotency-Key` that was used for something else.

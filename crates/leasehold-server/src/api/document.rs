@@ -1,7 +1,7 @@
 //! The description of the API, OpenAPI 3.1, made from the code: `docs/openapi.json` is a copy of it.
 
 use super::{events, exchange, fences, jobs, keys, leases, queues};
-use crate::serve::Site;
+use crate::serve::{Site, next_steps};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -118,13 +118,14 @@ fn problem() -> Value {
     json!({
         "type": "object",
         "description": "What is wrong with a request. Which other fields there are depends on the kind.",
-        "required": ["type", "title", "status", "kind", "detail"],
+        "required": ["type", "title", "status", "kind", "detail", "next_step"],
         "properties": {
             "type": { "type": "string" },
             "title": { "type": "string" },
             "status": { "type": "integer" },
             "kind": { "type": "string", "description": "The word that programs decide by." },
             "detail": { "type": "string", "description": "What is wrong and what to do, for people." },
+            "next_step": { "type": "string", "enum": next_steps(), "description": "What the client does next. It follows from the kind." },
             "field": { "type": "string", "description": "The field of the request that is wrong." },
             "retry_after_seconds": { "type": "integer" },
         },

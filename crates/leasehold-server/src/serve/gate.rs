@@ -16,9 +16,9 @@ use super::traffic::LoggedKey;
 use crate::access::Caller;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use axum::http::request::Parts;
-use axum::http::{Extensions, HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -192,8 +192,19 @@ fn most_bytes(site: &Site, parts: &Parts, sender: Sender) -> usize {
     site.limits().body.min(most)
 }
 
+/// Refuses a body that says it has to be unpacked first: what somebody in between unpacks would be another request.
+fn check_plain(headers: &HeaderMap) -> Result<(), Problem> {
+    let is_plain = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+        return Ok(());
+    }
+    let detail = "send the body as it is, without `Content-Encoding`";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid", detail).with("field", "Content-Encoding"))
+}
+
 /// The whole body, if it is short enough, arrives in time, and there is room for it.
 async fn read(site: &Site, parts: &Parts, mut body: Body, sender: Sender) -> Result<(Bytes, Charged), Problem> {
+    check_plain(&parts.headers)?;
     let limit = most_bytes(site, parts, sender);
     let too_long = || {
         let detail = format!("the body of this request may have {limit} bytes");

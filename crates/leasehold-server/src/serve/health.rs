@@ -1,7 +1,7 @@
 //! Whether the server lives, and whether it can do anything.
 //!
-//! Promise: however often and by however many it is asked, the store is asked once at a time, and once a second at most: no key is
-//! needed to ask. Non-promise: an answer may be [`COUNTS`] old.
+//! Promise: however often and by however many it is asked, and however soon they hang up, the store is asked once at a time, and
+//! once a second at most: no key is needed to ask. Non-promise: an answer may be [`COUNTS`] old.
 
 use super::problem::Problem;
 use super::site::Site;
@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::routing::get;
 use leasehold_core::Error;
 use leasehold_core::clock::Moment;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -25,7 +26,7 @@ pub fn routes() -> Router<Site> {
 
 /// What the store answered when it was last asked.
 #[derive(Debug, Default)]
-pub struct Readiness(Mutex<Option<(Moment, Answer)>>);
+pub struct Readiness(Arc<Mutex<Option<(Moment, Answer)>>>);
 
 #[derive(Debug)]
 enum Answer {
@@ -34,24 +35,46 @@ enum Answer {
     Silent,
 }
 
+impl Answer {
+    async fn of(keys: &Keys) -> Self {
+        match tokio::time::timeout(PATIENCE, keys.check()).await {
+            Ok(Ok(())) => Answer::Ready,
+            Ok(Err(error)) => Answer::Failed(error),
+            Err(_) => Answer::Silent,
+        }
+    }
+
+    fn told(&self) -> Result<(), Problem> {
+        match self {
+            Answer::Ready => Ok(()),
+            Answer::Failed(error) => Err(Problem::away(error)),
+            Answer::Silent => Err(silent()),
+        }
+    }
+}
+
+fn silent() -> Problem {
+    Problem::overloaded("the store did not answer in time")
+}
+
 impl Readiness {
     /// Whether the store answers. Whoever asks while it is asked waits for the same answer.
     async fn check(&self, keys: &Keys) -> Result<(), Problem> {
-        let mut last = self.0.lock().await;
-        let clock = keys.clock();
-        if last.as_ref().is_none_or(|(at, _)| clock.now().saturating_since(*at) >= COUNTS) {
-            let answer = match tokio::time::timeout(PATIENCE, keys.check()).await {
-                Ok(Ok(())) => Answer::Ready,
-                Ok(Err(error)) => Answer::Failed(error),
-                Err(_) => Answer::Silent,
-            };
-            *last = Some((clock.now(), answer));
+        let mut last = self.0.clone().lock_owned().await;
+        if let Some((at, answer)) = last.as_ref()
+            && keys.clock().now().saturating_since(*at) < COUNTS
+        {
+            return answer.told();
         }
-        match last.as_ref() {
-            Some((_, Answer::Ready)) => Ok(()),
-            Some((_, Answer::Failed(error))) => Err(Problem::away(error)),
-            Some((_, Answer::Silent)) | None => Err(Problem::overloaded("the store did not answer in time")),
-        }
+        let keys = keys.clone();
+        // In a task of its own: a client that hangs up must not make the store be asked again.
+        let asking = tokio::spawn(async move {
+            let answer = Answer::of(&keys).await;
+            let told = answer.told();
+            *last = Some((keys.clock().now(), answer));
+            told
+        });
+        asking.await.unwrap_or_else(|_| Err(silent()))
     }
 }
 
@@ -70,7 +93,6 @@ mod tests {
     use leasehold_core::clock::ManualClock;
     use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
     use leasehold_core::{Key, MemoryStore, Result, Shelf};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Counts its reads, which take a while.
@@ -121,5 +143,23 @@ mod tests {
             assert_eq!(store.reads.load(Ordering::Acquire), asked);
             clock.advance(COUNTS);
         }
+    }
+
+    #[tokio::test]
+    async fn whoever_hangs_up_before_the_answer_does_not_make_the_store_be_asked_again() {
+        let (store, clock) = (Arc::new(Counted::default()), ManualClock::default());
+        let keys = Keys::new(store.clone()).with_clock(Arc::new(clock.clone()));
+        let readiness = Readiness::default();
+        for _ in 0..10 {
+            let asking = readiness.check(&keys);
+            // The store is asked, and has not answered.
+            tokio::select! {
+                biased;
+                _ = asking => {}
+                () = async { while store.reads.load(Ordering::Acquire) == 0 { tokio::task::yield_now().await } } => {}
+            }
+        }
+        readiness.check(&keys).await.unwrap();
+        assert_eq!(store.reads.load(Ordering::Acquire), 1);
     }
 }

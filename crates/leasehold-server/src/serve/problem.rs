@@ -1,9 +1,10 @@
 //! What is wrong with a request, as `application/problem+json` (RFC 9457).
 //!
-//! Promise: the kind is a word that programs decide by; the status follows from it. The detail names what is wrong and what to
-//! do, and holds no key, token or payload, nor where the store is. Non-promise: what hyper refuses by itself (a request that is no
-//! HTTP) has no body.
+//! Promise: the kind is a word that programs decide by; the status and the next step follow from it. The detail names what is
+//! wrong and what to do, and holds no key, token or payload, nor where the store is. Non-promise: what hyper refuses by itself (a
+//! request that is no HTTP) has no body.
 
+use super::next_step;
 use super::traffic::LoggedKind;
 use crate::access::{Denied, Refused};
 use crate::discreet::is_logged;
@@ -114,6 +115,7 @@ impl Problem {
             "status": self.status.as_u16(),
             "kind": self.kind,
             "detail": self.detail,
+            "next_step": next_step::of(self.kind),
         });
         if let Some(after) = self.retry_after {
             body["retry_after_seconds"] = seconds(after).into();

@@ -26,21 +26,32 @@ async fn every_request_and_answer_of_the_page_is_as_it_says() {
     assert!(run >= 25, "{run} blocks were run");
 }
 
-/// The script that the page begins with, run by itself: its exit code, and what it printed.
-async fn run_first(url: &str, key: &str) -> (Option<i32>, String) {
+/// The scripts that the page begins with, by the number of lines that it promises.
+#[derive(Clone, Copy)]
+enum Script {
+    Five,
+    Ten,
+}
+
+/// One of these scripts, run by itself: its exit code, and what it printed.
+async fn run(script: Script, url: &str, key: &str) -> (Option<i32>, String) {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let lines: Vec<&str> = page.lines().collect();
-    let first = &blocks(&lines)[0];
-    assert_eq!((first.language.as_str(), first.to - first.from), ("sh", 10), "the page promises ten lines");
-    let script = lines[first.from..first.to].join("\n");
+    let (at, length) = match script {
+        Script::Five => (0, 5),
+        Script::Ten => (2, 10),
+    };
+    let block = &blocks(&lines)[at];
+    assert_eq!((block.language.as_str(), block.to - block.from), ("sh", length), "the page promises so many lines");
+    let script = lines[block.from..block.to].join("\n");
     let mut command = tokio::process::Command::new("sh");
     let output = command.args(["-c", &script]).env("URL", url).env("KEY", key).output().await.unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// The script's exit code at a server that gives these answers, one after the other: a status, or nothing. The work is done only
-/// if there are two before it.
-async fn run_first_at(answers: &'static [Option<u16>]) -> Option<i32> {
+/// A script's exit code at a server that gives these answers, one after the other: a status, or nothing. The work is done only if
+/// there are two before it.
+async fn run_at(script: Script, answers: &'static [Option<u16>]) -> Option<i32> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {
@@ -57,33 +68,38 @@ async fn run_first_at(answers: &'static [Option<u16>]) -> Option<i32> {
             stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
         }
     });
-    let (code, printed) = run_first(&url, "lh_w_any").await;
+    let (code, printed) = run(script, &url, "lh_w_any").await;
     server.await.expect("the script asked as often as it should");
     assert_eq!(!printed.is_empty(), answers.len() > 2, "{answers:?}: {printed}");
     code
 }
 
 #[tokio::test]
-async fn the_script_that_the_page_begins_with_does_nothing_without_the_lease() {
+async fn the_scripts_that_the_page_begins_with_do_nothing_without_the_lease() {
     let rig = Rig::start().await;
     let key = rig.all().await;
     let worked = "the work, while it is held\n".to_owned();
-    assert_eq!(run_first(&rig.base, &key).await, (Some(0), worked.clone()));
-    let other = rig.post(&key, "leases/nightly/acquire", json!({ "ttl": "1h", "label": "box-2" })).await.ok();
-    assert_eq!(run_first(&rig.base, &key).await, (Some(11), String::new()), "somebody else holds it");
-    rig.post(&key, "leases/nightly/release", json!({ "token": text(&other, "token") })).await.ok();
-    let reader = rig.key("read", &["*"]).await;
-    for wrong in ["lh_w_nonsense", "", &reader] {
-        assert_eq!(run_first(&rig.base, wrong).await, (Some(78), String::new()), "the key is refused");
+    // If somebody else holds it, if the key is refused, and if nobody listens there any more.
+    for (script, lease, codes) in [(Script::Five, "hourly", [1, 1, 1]), (Script::Ten, "nightly", [11, 78, 69])] {
+        let [held, refused, gone] = codes.map(|code| (Some(code), String::new()));
+        let done = (Some(0), worked.clone());
+        assert_eq!(run(script, &rig.base, &key).await, done);
+        let at = |verb: &str| format!("leases/{lease}/{verb}");
+        let other = rig.post(&key, &at("acquire"), json!({ "ttl": "1h", "label": "box-2" })).await.ok();
+        assert_eq!(run(script, &rig.base, &key).await, held);
+        rig.post(&key, &at("release"), json!({ "token": text(&other, "token") })).await.ok();
+        let reader = rig.key("read", &["*"]).await;
+        for wrong in ["lh_w_nonsense", "", &reader] {
+            assert_eq!(run(script, &rig.base, wrong).await, refused);
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(run(script, &format!("http://{free}"), &key).await, gone);
+        assert_eq!(run(script, &rig.base, &key).await, done, "the first run released it");
     }
-    // Nobody listens there any more.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(run_first(&format!("http://{free}"), &key).await, (Some(69), String::new()), "the server is down");
-    assert_eq!(run_first(&rig.base, &key).await, (Some(0), worked), "the first run released it");
 }
 
 #[tokio::test]
-async fn the_script_that_the_page_begins_with_tells_what_is_known_of_a_request_that_failed() {
+async fn the_scripts_that_the_page_begins_with_tell_what_is_known_of_a_request_that_failed() {
     let cases: [(&[Option<u16>], i32); 15] = [
         (&[Some(200), Some(200), Some(200)], 0),
         (&[Some(409)], 11),
@@ -102,6 +118,7 @@ async fn the_script_that_the_page_begins_with_tells_what_is_known_of_a_request_t
         (&[Some(500)], 78),
     ];
     for (answers, code) in cases {
-        assert_eq!(run_first_at(answers).await, Some(code), "{answers:?}");
+        assert_eq!(run_at(Script::Ten, answers).await, Some(code), "{answers:?}");
+        assert_eq!(run_at(Script::Five, answers).await, Some(code.min(1)), "{answers:?}");
     }
 }

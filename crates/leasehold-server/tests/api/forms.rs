@@ -1,6 +1,6 @@
 //! The form of answers, and what is said of requests that are not in the right one.
 
-use crate::rig::{Rig, text};
+use crate::rig::{Rig, answer, text};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -33,6 +33,21 @@ async fn a_request_in_the_wrong_form_is_told_the_right_one() {
         assert!(text(&refused, "detail").starts_with(says), "{refused}");
         assert!(!text(&refused, "detail").contains("field `tll`: unknown field"), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_says_it_is_packed_is_not_taken_as_it_comes() {
+    let rig = Rig::start().await;
+    let key = rig.all().await;
+    let acquire = |coding: &str| {
+        let request = rig.request(Method::POST, &key, "leases/x/acquire").body(json!({ "ttl": "60s" }).to_string());
+        answer(request.header("content-encoding", coding))
+    };
+    for coding in ["gzip", "identity, gzip", ""] {
+        let refused = acquire(coding).await.refused(415, "invalid");
+        assert_eq!(text(&refused, "field"), "Content-Encoding");
+    }
+    assert_eq!(acquire("identity").await.ok()["epoch"], 1, "nothing was granted before");
 }
 
 #[tokio::test]

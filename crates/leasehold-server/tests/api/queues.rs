@@ -293,3 +293,20 @@ async fn attempts_at_one_claim_at_the_same_time_are_given_the_same_item() {
         assert_eq!(other.ok()["items"][0]["id"], first);
     }
 }
+
+#[tokio::test]
+async fn nobody_adds_to_our_own_notifications_or_works_on_them() {
+    let rig = Rig::start().await;
+    let key = rig.all().await;
+    let queue = "queues/leasehold.notify.ops";
+    for (verb, body) in [("items", json!({ "items": [{ "payload": "x" }] })), ("claim", json!({ "ttl": "60s" }))] {
+        let refused = rig.post(&key, &format!("{queue}/{verb}"), body).await.refused(400, "invalid");
+        assert!(text(&refused, "detail").contains("leasehold's own notifications"), "{refused}");
+    }
+    add(&rig, &key, "x").await;
+    let item = claim(&rig, &key).await;
+    let follow = json!({ "token": item["token"], "add": [{ "queue": "leasehold.notify.ops", "item": {} }] });
+    let path = format!("queues/mail/items/{}/complete", text(&item, "id"));
+    rig.post(&key, &path, follow).await.refused(400, "invalid");
+    rig.get(&key, &format!("{queue}/items")).await.ok();
+}

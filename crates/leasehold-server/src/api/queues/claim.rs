@@ -6,14 +6,13 @@
 
 use super::recent::Recent;
 use super::view::ClaimView;
-use crate::access::Verb;
+use crate::access::{Refused, Verb};
 use crate::api::asked::{Asked, key_reused};
 use crate::api::problems::conflict;
 use crate::api::reading::{duration, optional, read, token, ttl};
-use crate::serve::{Json, Ongoing, Over, Problem, Waiter};
+use crate::serve::{Json, Ongoing, Problem, Waiter};
 use axum::Extension;
 use axum::body::Bytes;
-use futures_util::FutureExt;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Checkpoint, Kind, Label, Marker, Nonce, Token};
 use leasehold_work::queue::{Claimed, Claimer, ItemGrant, ItemName, Queue};
@@ -112,9 +111,10 @@ pub async fn claim(
             Ok(found) => taken.grants.extend(found),
             Err(over) => return Err(over.into()),
         }
-        // Nobody could work on them, or give them back, with a key that is no longer valid.
-        if let Some(over @ Over::Denied(_)) = over.now_or_never() {
-            return Err(over.into());
+        // Nobody could work on them, or give them back, with a key that is no longer valid. It is checked now: a
+        // waiter is told of it later.
+        if let Err(Refused::Denied(denied)) = asked.site.keys().again(&asked.caller).await {
+            return Err(denied.into());
         }
         if !taken.grants.is_empty() {
             taken.fill(&mut claimer, count).await;
@@ -122,7 +122,8 @@ pub async fn claim(
     }
     if let (Some(request), Some(attempt)) = (&asked.attempt, attempt) {
         let mark = attempt.nonce();
-        recent.note(request.nonce(), mark, taken.grants.iter().map(|grant| grant.token().clone()).collect());
+        let tokens = taken.grants.iter().map(|grant| grant.token().clone()).collect();
+        recent.note(asked.caller.account(), request.nonce(), mark, tokens);
     }
     let claims = Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() };
     match asked.attempt {

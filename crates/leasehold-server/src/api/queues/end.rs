@@ -8,7 +8,7 @@ use super::add::Adding;
 use super::claim::own;
 use super::view::{ItemView, Payloads};
 use crate::access::Verb;
-use crate::api::asked::Asked;
+use crate::api::asked::{Asked, check_ours};
 use crate::api::problems::{conflict, no_longer_known};
 use crate::api::reading::{duration, field, read};
 use crate::api::values::bytes;
@@ -99,6 +99,7 @@ fn follow_up(asked: &Asked, own: &QueueName, index: usize, following: Following)
         None => own.clone(),
     };
     asked.caller.may(Verb::Work, &asked.namespace, Some(queue.as_str()))?;
+    check_ours(&queue)?;
     let item = following.item.item(&format!("add[{index}].item"))?;
     // The time only decides the id's position in the order.
     let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());

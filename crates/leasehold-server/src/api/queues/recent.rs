@@ -1,8 +1,10 @@
 //! The claims that this server has recently made for requests with an `Idempotency-Key`.
 //!
-//! Promise: a repeated request finds the items that it was given, for as long as they are in force. Non-promise: another server
-//! does not know them; there a repeated request is given others, and the first ones come back when their claims have run out.
+//! Promise: a repeated request finds the items that it was given, for as long as they are in force. Whoever makes many claims makes
+//! the server forget their own, and not those of others. Non-promise: another server does not know them; there a repeated request
+//! is given others, and the first ones come back when their claims have run out.
 
+use crate::access::Account;
 use leasehold_core::{Nonce, Token};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,7 +20,8 @@ pub struct Recent(Arc<Mutex<Claims>>);
 struct Claims {
     /// What each request was given, and the mark of what it asked for.
     tokens: HashMap<Nonce, (Nonce, Vec<Token>)>,
-    order: VecDeque<Nonce>,
+    /// The requests of each account, the oldest first.
+    orders: HashMap<Account, VecDeque<Nonce>>,
     /// Attempts at one request come one after the other: the second finds what the first was given.
     turns: HashMap<Nonce, Weak<tokio::sync::Mutex<()>>>,
 }
@@ -38,19 +41,31 @@ impl Recent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).tokens.get(&request).cloned()
     }
 
-    /// Remembers what a request was given. A request that was given nothing may ask again.
-    pub fn note(&self, request: Nonce, mark: Nonce, tokens: Vec<Token>) {
+    /// Remembers what a request of this account was given. A request that was given nothing may ask again.
+    pub fn note(&self, account: &Account, request: Nonce, mark: Nonce, tokens: Vec<Token>) {
         if tokens.is_empty() {
             return;
         }
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if claims.tokens.insert(request, (mark, tokens)).is_none() {
-            claims.order.push_back(request);
+            claims.orders.entry(account.clone()).or_default().push_back(request);
         }
-        if claims.order.len() > REMEMBERED
-            && let Some(oldest) = claims.order.pop_front()
-        {
-            claims.tokens.remove(&oldest);
+        if claims.tokens.len() > REMEMBERED {
+            claims.forget_one();
+        }
+    }
+}
+
+impl Claims {
+    /// Forgets the oldest of the account that has most.
+    fn forget_one(&mut self) {
+        let Some((account, order)) = self.orders.iter_mut().max_by_key(|(_, order)| order.len()) else { return };
+        if let Some(oldest) = order.pop_front() {
+            self.tokens.remove(&oldest);
+        }
+        if order.is_empty() {
+            let account = account.clone();
+            self.orders.remove(&account);
         }
     }
 }
@@ -59,18 +74,31 @@ impl Recent {
 mod tests {
     use super::*;
 
+    fn account(key: &str) -> Account {
+        Account::Key(key.parse().unwrap())
+    }
+
+    fn nonce(number: usize) -> Nonce {
+        Nonce::from_u128(number as u128)
+    }
+
     #[test]
     fn it_remembers_the_latest_and_no_more() {
         let (recent, token) =
             (Recent::default(), "x:1:00000000000000000000000000000001:00000000000000000000000000000002:0");
-        let (token, mark): (Token, _) = (token.parse().unwrap(), Nonce::from_u128(7));
-        for n in 0..=REMEMBERED as u128 {
-            recent.note(Nonce::from_u128(n), mark, vec![token.clone()]);
-        }
-        assert_eq!(recent.find(Nonce::from_u128(0)), None);
-        assert_eq!(recent.find(Nonce::from_u128(1)), Some((mark, vec![token.clone()])));
-        recent.note(Nonce::from_u128(u128::MAX), mark, Vec::new());
-        assert_eq!(recent.find(Nonce::from_u128(u128::MAX)), None);
-        assert_eq!(recent.0.lock().unwrap().tokens.len(), REMEMBERED);
+        let (token, mark): (Token, _) = (token.parse().unwrap(), nonce(7));
+        let note = |key: &str, number| recent.note(&account(key), nonce(number), mark, vec![token.clone()]);
+        (0..=REMEMBERED).for_each(|number| note("aaaaaaaa", number));
+        assert_eq!(recent.find(nonce(0)), None);
+        assert_eq!(recent.find(nonce(1)), Some((mark, vec![token.clone()])));
+        recent.note(&account("aaaaaaaa"), nonce(usize::MAX), mark, Vec::new());
+        assert_eq!(recent.find(nonce(usize::MAX)), None);
+        // Another's claims take the places of those that this one has too many of, and stay whatever it does.
+        (10_000..10_100).for_each(|number| note("bbbbbbbb", number));
+        (20_000..30_000).for_each(|number| note("aaaaaaaa", number));
+        assert!((10_000..10_100).all(|number| recent.find(nonce(number)).is_some()));
+        let claims = recent.0.lock().unwrap();
+        let ordered: usize = claims.orders.values().map(VecDeque::len).sum();
+        assert_eq!((claims.tokens.len(), ordered), (REMEMBERED, REMEMBERED));
     }
 }
