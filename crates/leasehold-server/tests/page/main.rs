@@ -10,6 +10,8 @@ mod driver;
 mod fences;
 mod health;
 mod hidden;
+mod items;
+mod jobs;
 mod live;
 mod orders;
 mod plain;
