@@ -15,6 +15,7 @@ mod jobs;
 mod live;
 mod orders;
 mod plain;
+mod rows;
 mod scene;
 mod session;
 mod stage;
