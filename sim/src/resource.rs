@@ -79,7 +79,7 @@ impl LeaseModel {
                     Rejection::Replayed { .. } => self.see(Sighting::ReplayRefused),
                     Rejection::Spent { .. } => self.see(Sighting::SecondWriteRefused),
                     Rejection::Regressed { .. } => self.see(Sighting::RegressionTold),
-                    Rejection::Foreign { .. } | Rejection::OtherLineage { .. } => {}
+                    _ => {}
                 }
                 self.judge_rejection(world, high.as_ref(), &token, &rejection);
             }

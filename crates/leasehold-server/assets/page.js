@@ -68,6 +68,8 @@ function tellTimes() {
 let floor = 2000;
 let asked = 0;
 let waiting = null;
+let isReading = false;
+let isBehind = false;
 let isPaused = sessionStorage.getItem("leasehold-paused") === "yes";
 // Since when the page is as it was: because somebody stopped it, or because the server does not answer.
 let stoppedAt = new Date();
@@ -153,21 +155,36 @@ async function take(address, isLast) {
   tellTimes();
 }
 
-// As soon as the floor allows, and once for all hints until then.
+// As soon as the floor allows, and once for all hints until then. A hint that comes while the page is being read may be about
+// something newer than the answer, and one to a hidden tab is for later: both are remembered.
 function refreshSoon() {
-  if (waiting !== null || isPaused || document.hidden) return;
-  const wait = Math.max(0, asked + floor - Date.now());
-  waiting = setTimeout(async () => {
-    try {
-      await refresh();
-      say("on");
-    } catch {
-      say("off");
-      setTimeout(refreshSoon, pauseBetween);
-    } finally {
-      waiting = null;
-    }
-  }, wait);
+  if (isPaused || document.hidden || isReading) {
+    isBehind = true;
+    return;
+  }
+  if (waiting !== null) return;
+  waiting = setTimeout(readAgain, Math.max(0, asked + floor - Date.now()));
+}
+
+async function readAgain() {
+  waiting = null;
+  if (isPaused || document.hidden) {
+    isBehind = true;
+    return;
+  }
+  isReading = true;
+  isBehind = false;
+  try {
+    await refresh();
+    if (!isPaused) say("on");
+  } catch {
+    if (!isPaused) say("off");
+    setTimeout(refreshSoon, pauseBetween);
+    return;
+  } finally {
+    isReading = false;
+  }
+  if (isBehind) refreshSoon();
 }
 
 // A page that is no longer true says so, and takes no orders: they would be given on what is perhaps long over.
@@ -257,7 +274,7 @@ function begin() {
     } else {
       if (!cutAt) say("on");
       follow(channel);
-      if (cutAt || Date.now() - asked > floor) refreshSoon();
+      if (cutAt || isBehind || Date.now() - asked > floor) refreshSoon();
     }
   };
   pause.addEventListener("click", () => {
@@ -268,6 +285,8 @@ function begin() {
   });
   document.addEventListener("visibilitychange", adjust);
   addEventListener("pagehide", leave);
+  // Back from where a link led: the browser may have kept the page as it was.
+  addEventListener("pageshow", ({ persisted }) => { if (persisted) adjust(); });
   asked = Date.now();
   adjust();
 }

@@ -8,7 +8,7 @@ use crate::digest::digest;
 use leasehold_core::cell::{Fate, MAX_ATTEMPTS};
 use leasehold_core::codec;
 use leasehold_core::document::{Document, Edit};
-use leasehold_core::item::QueueName;
+use leasehold_core::item::{ItemName, QueueName};
 use leasehold_core::store::Range;
 use leasehold_core::{Coordinator, Epoch, Key, LeaseName, Lineage, Result, Shelf, Slot, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 const KIND: &str = "output";
 /// How many records are read at once.
 const PAGE: usize = 100;
+/// How many records of a queue are looked at for those of one item.
+const OF_ITEM: usize = 250;
 
 /// What a run has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +158,18 @@ pub async fn list(coordinator: &Coordinator, ring: &Ring) -> Result<Vec<RunOutpu
             return Ok(found);
         }
     }
+}
+
+/// The output of an item's newest run, if it is among the first records of its queue: one read.
+pub async fn of_item(coordinator: &Coordinator, item: &ItemName) -> Result<Option<RunOutput>> {
+    let below = format!("{}/", Ring::of_queue(&item.queue, 1).folder);
+    let (lease, after) = (item.lease()?, LeaseName::new(format!("{below}0"))?);
+    let page = coordinator.store().list(Shelf::Output, Range::new(Some(&after), OF_ITEM)).await?;
+    let of_queue = page.entries.into_iter().take_while(|(name, _)| name.as_str().starts_with(&below));
+    let kept = of_queue.filter_map(|(name, value)| {
+        codec::decode::<OutputEntry>(KIND, &value.bytes, name.as_str()).ok().and_then(|entry| entry.0)
+    });
+    Ok(kept.filter(|kept| kept.lease == lease).max_by_key(|kept| kept.epoch))
 }
 
 fn document<'a>(coordinator: &'a Coordinator, name: &LeaseName) -> Document<'a, OutputEntry> {

@@ -4,6 +4,7 @@
 //! has moved on since refuses it, and the page shows what it is now.
 
 use super::form::Fields;
+use super::item::Shown;
 use super::lease::{self, Notice, name_in};
 use super::visit::Visit;
 use super::{item, notice, runs};
@@ -316,7 +317,7 @@ pub async fn on_item(
     let queue = Queue::new(visit.coordinator.store().clone(), queue);
     match order_item(&visit, &queue, &id, &fields, epoch).await {
         Ok(()) => Ok(done(&visit.frame.to(format!("item/{}/{id}", queue.name())), &fields)),
-        Err(error) => item::show(&visit, &queue, &id, false, refused(error, &fields)?).await,
+        Err(error) => item::show(&visit, &queue, &id, Shown::default(), refused(error, &fields)?).await,
     }
 }
 

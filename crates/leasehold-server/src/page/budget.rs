@@ -58,8 +58,8 @@ pub const QUEUE_READS: u64 = PARTS * COUNT_READS + 1 + ITEMS_STEPS as u64 + RECE
 pub const BULK: usize = 500;
 /// Reads of the page that counts them and asks for a reason: it looks at as many items as the queue's page.
 pub const BULK_READS: u64 = ITEMS_STEPS as u64;
-/// Reads of an item's page.
-pub const ITEM_READS: u64 = 1;
+/// Reads of an item's page: its record, and if it is asked for, what its queue has kept of outputs.
+pub const ITEM_READS: u64 = 2;
 /// How many jobs a page shows.
 pub const JOBS: usize = 25;
 /// Reads of the jobs' page: the definitions, and of each job its lease and its journal.

@@ -4,6 +4,7 @@ use super::act::{Given, OrderForm, item_orders};
 use super::form::Fields;
 use super::frame::{self, Frame};
 use super::lease::Notice;
+use super::printed::Printed;
 use super::times::When;
 use super::visit::Visit;
 use crate::remote::{knows_origin, knows_queue};
@@ -11,7 +12,8 @@ use crate::serve::Problem;
 use askama::Template;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
-use leasehold_core::item::{Item, Payload, QueueName, State};
+use leasehold_core::item::{Item, ItemName, Payload, QueueName, State};
+use leasehold_work::output;
 use leasehold_work::queue::{Inspection, ItemId, Queue};
 use std::collections::HashMap;
 
@@ -23,6 +25,29 @@ struct Happened {
     epoch: u64,
     by: String,
     why: String,
+}
+
+/// What of an item was asked for: it is hidden otherwise.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown {
+    payload: bool,
+    output: bool,
+}
+
+impl Shown {
+    fn of(fields: &Fields) -> Self {
+        let is_shown = |part| fields.get(part) == Some("shown");
+        Shown { payload: is_shown("payload"), output: is_shown("output") }
+    }
+
+    /// The address of the page that shows this.
+    fn address(self, page: &str) -> String {
+        let parts: Vec<&str> = [(self.payload, "payload=shown"), (self.output, "output=shown")]
+            .iter()
+            .filter_map(|(is_shown, part)| is_shown.then_some(*part))
+            .collect();
+        if parts.is_empty() { page.to_owned() } else { format!("{page}?{}", parts.join("&")) }
+    }
 }
 
 /// What an item carries, or what came of it.
@@ -66,6 +91,12 @@ struct ItemPage {
     follow_ups: Vec<(String, String)>,
     payload: Content,
     result: Option<Content>,
+    shown: Shown,
+    /// What its newest run printed.
+    output: Option<Printed>,
+    /// Where the other one of hidden and shown is.
+    payload_address: String,
+    output_address: String,
     history: Vec<Happened>,
     action: String,
     orders: Vec<OrderForm>,
@@ -86,9 +117,8 @@ pub async fn page(
     let (queue, id) = item_in(&path)?;
     visit.reads(queue.as_str())?;
     let fields = Fields::of_query(query.as_deref());
-    let is_shown = fields.get("payload") == Some("shown");
     let queue = Queue::new(visit.coordinator.store().clone(), queue);
-    show(&visit, &queue, &id, is_shown, Given::told(Notice::by_word(&visit.noticed))).await
+    show(&visit, &queue, &id, Shown::of(&fields), Given::told(Notice::by_word(&visit.noticed))).await
 }
 
 /// The page, with what came of an order.
@@ -96,13 +126,18 @@ pub async fn show(
     visit: &Visit,
     queue: &Queue,
     id: &ItemId,
-    is_shown: bool,
+    shown: Shown,
     mut given: Given<'_>,
 ) -> Result<Response, Problem> {
     let Inspection { item, now, .. } = queue.inspect(id).await?;
     let progress = item.progress.as_ref();
     let tenure = item.tenure();
     let orders = if visit.operates(queue.name().as_str()) { item_orders(&item) } else { Vec::new() };
+    let action = visit.frame.to(format!("item/{}/{id}", queue.name()));
+    let printed = match shown.output {
+        true => output::of_item(&visit.coordinator, &ItemName { queue: queue.name().clone(), id: id.clone() }).await?,
+        false => None,
+    };
     let page = ItemPage {
         orders: given.fill(orders),
         now_ms: now.as_millis(),
@@ -125,10 +160,14 @@ pub async fn show(
         drain: item.live_drain(now).map(ToString::to_string),
         origin: item.origin.clone().filter(|origin| knows_origin(&visit.caller, &visit.namespace, origin)),
         follow_ups: follow_ups(visit, &item),
-        payload: Content::of(&item.payload, is_shown),
-        result: item.result.as_ref().map(|result| Content::of(result, is_shown)),
+        payload: Content::of(&item.payload, shown.payload),
+        result: item.result.as_ref().map(|result| Content::of(result, shown.payload)),
+        shown,
+        output: printed.map(|printed| Printed::of(&printed, now)),
+        payload_address: Shown { payload: !shown.payload, ..shown }.address(&action),
+        output_address: Shown { output: !shown.output, ..shown }.address(&action),
         history: happened(&item, now),
-        action: visit.frame.to(format!("item/{}/{id}", queue.name())),
+        action,
         frame: visit.frame.clone(),
     };
     Ok(frame::send(given.status, &page))

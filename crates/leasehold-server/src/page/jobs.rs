@@ -242,12 +242,7 @@ async fn row_of(visit: &Visit, name: &LeaseName, definition: &Definition, lease:
         when: schedule.as_ref().map_or_else(|error| error.to_string(), |schedule| schedule.words()),
         line: definition.timing.to_string(),
         next: next.map(|slot| When::new(slot.0, now)),
-        state: match state {
-            LeaseState::Held | LeaseState::Stalled | LeaseState::Draining => "running",
-            LeaseState::Paused => "paused",
-            LeaseState::Moved => "moved",
-            _ => "waiting",
-        },
+        state: job_word(state),
         overdue,
         has_failed: last.as_ref().is_some_and(|(_, style, _)| matches!(*style, "failed" | "lost")),
         last,
@@ -255,6 +250,16 @@ async fn row_of(visit: &Visit, name: &LeaseName, definition: &Definition, lease:
         host: definition.host.clone(),
     };
     (now, row)
+}
+
+/// What the state of its lease means for a job, as a word that is also its style.
+pub const fn job_word(state: LeaseState) -> &'static str {
+    match state {
+        LeaseState::Held => "running",
+        LeaseState::Stalled | LeaseState::Draining | LeaseState::Paused | LeaseState::Moved => state.word(),
+        // How its last run ended is told by the last slot.
+        LeaseState::Lost | LeaseState::Revoked | LeaseState::Free | LeaseState::Forgotten => "waiting",
+    }
 }
 
 /// What of a job is late or was missed, as `leasehold check --missed` says it: nobody may be there to run it.

@@ -324,8 +324,13 @@ fn note(record: &Ownership, now: Timestamp) -> String {
         }
         (LeaseState::Held, Some(progress), ..) => progress.marker.as_ref().map(ToString::to_string).unwrap_or_default(),
         (LeaseState::Lost | LeaseState::Revoked, ..) => lost(record),
+        (LeaseState::Free, ..) if last_outcome(record) == Some(Outcome::Failed) => "failed last time".to_owned(),
         _ => String::new(),
     }
+}
+
+fn last_outcome(record: &Ownership) -> Option<Outcome> {
+    record.transfers.last().and_then(|last| last.outcome)
 }
 
 fn lost(record: &Ownership) -> String {

@@ -25,6 +25,7 @@ mod jobs;
 mod lease;
 mod leases;
 mod notice;
+mod printed;
 mod queues;
 mod runs;
 mod subject;

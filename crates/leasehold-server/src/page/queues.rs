@@ -19,7 +19,7 @@ use axum::Extension;
 use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
 use axum::response::Response;
-use leasehold_core::item::{Item, ItemName, QueueName, State};
+use leasehold_core::item::{Item, ItemName, Priority, QueueName, State};
 use leasehold_core::store::Range;
 use leasehold_core::{LeaseName, Shelf, Timestamp};
 use leasehold_work::queue::Queue;
@@ -134,8 +134,11 @@ struct ItemRow {
     address: String,
     state: &'static str,
     tried: String,
+    /// Whether it is claimed before or after others.
+    priority: Option<u8>,
     at: When,
-    note: String,
+    /// Who has it.
+    holder: String,
 }
 
 #[derive(Template)]
@@ -155,12 +158,16 @@ struct QueuePage {
     dead: u64,
     ended: Words,
     groups: Vec<Group>,
+    /// How many dead letters have other reasons than those groups, and how many reasons.
+    other_reasons: Option<(String, String)>,
     items: Vec<ItemRow>,
     troubles: Vec<String>,
     looked_at: String,
     next: Option<String>,
 }
 
+/// How many reasons are shown: programs write numbers into them, and then each dead letter has its own.
+const GROUPS: usize = 50;
 /// How many items of a group, and of the queue, are shown.
 const SHOWN: usize = 10;
 const LISTED: usize = 50;
@@ -253,6 +260,7 @@ pub async fn one(
         ended: found.ended.words(),
         dead: found.dead.values().map(|letters| letters.len() as u64).sum(),
         groups: groups(&visit, &name, &found.dead, after.as_ref(), now),
+        other_reasons: other_reasons(&found.dead),
         items: found.open.iter().map(|(name, item)| row(&visit, name, item, now)).collect(),
         troubles: found.troubles,
         looked_at: thousands(found.looked_at),
@@ -292,7 +300,15 @@ fn groups(
             more: letters.len().saturating_sub(SHOWN),
         }
     };
-    groups.into_iter().map(group).collect()
+    groups.into_iter().take(GROUPS).map(group).collect()
+}
+
+/// What is behind the reasons that are shown.
+fn other_reasons(dead: &BTreeMap<String, Vec<(ItemName, Item)>>) -> Option<(String, String)> {
+    let mut counts: Vec<usize> = dead.values().map(Vec::len).collect();
+    counts.sort_by_key(|count| std::cmp::Reverse(*count));
+    let others = counts.get(GROUPS..).filter(|others| !others.is_empty())?;
+    Some((thousands(others.iter().sum::<usize>() as u64), thousands(others.len() as u64)))
 }
 
 fn key(why: &str) -> String {
@@ -308,12 +324,9 @@ fn these(count: usize) -> String {
 }
 
 fn row(visit: &Visit, name: &ItemName, item: &Item, now: Timestamp) -> ItemRow {
-    let (at, note) = match &item.state {
+    let (at, holder) = match &item.state {
         State::Claimed(tenure) => (tenure.granted_at, tenure.holder.to_string()),
-        State::Ready => match item.due.filter(|due| *due > now) {
-            Some(due) => (due, "due later".to_owned()),
-            None => (item.since, format!("priority {}", item.priority.get())),
-        },
+        State::Ready => (item.due.filter(|due| *due > now).unwrap_or(item.since), String::new()),
         state => (state.finished_at().unwrap_or(item.added), String::new()),
     };
     ItemRow {
@@ -321,7 +334,10 @@ fn row(visit: &Visit, name: &ItemName, item: &Item, now: Timestamp) -> ItemRow {
         address: visit.frame.to(format!("item/{}/{}", name.queue, name.id)),
         state: item.word(now),
         tried: format!("{} of {}", item.tried, item.attempts.most),
+        priority: Some(item.priority)
+            .filter(|priority| *priority != Priority::default())
+            .map(|priority| priority.get()),
         at: When::new(at, now),
-        note,
+        holder,
     }
 }

@@ -3,9 +3,10 @@
 use super::act::{Given, OrderForm, job_orders};
 use super::form::{Fields, in_query};
 use super::frame::{self, Frame};
-use super::jobs::{Strip, overdue_words, style, words};
+use super::jobs::{Strip, job_word, overdue_words, style, words};
 use super::lease::{Mark, Notice, mark, name_in};
 use super::leases::LeaseState;
+use super::printed::Printed;
 use super::times::{Spelled, When, brief, thousands};
 use super::visit::Visit;
 use crate::serve::Problem;
@@ -17,9 +18,6 @@ use leasehold_work::output;
 use leasehold_work::schedule::requests::{RequestState, Requested, RunRequests};
 use leasehold_work::schedule::{Definition, Definitions, Entry, JobVerbs, slot_text};
 use std::collections::HashMap;
-
-/// The most of an output that is shown: its end.
-const TAIL: usize = 32 * 1024;
 
 /// A slot.
 struct Line {
@@ -66,17 +64,6 @@ impl Asked {
     }
 }
 
-/// The end of what a run printed.
-struct Output {
-    slot: Spelled,
-    at: When,
-    host: String,
-    bytes: String,
-    is_cut: bool,
-    file: Option<String>,
-    text: String,
-}
-
 #[derive(Template)]
 #[template(path = "runs.html")]
 struct RunsPage {
@@ -100,7 +87,10 @@ struct RunsPage {
     strip: Strip,
     lines: Vec<Line>,
     forgotten: bool,
-    output: Option<Output>,
+    /// What the run of a slot printed.
+    output: Option<(Spelled, Printed)>,
+    /// Whether an output was asked for that is not there.
+    is_output_gone: bool,
     has_lease: bool,
     epoch: u64,
     action: String,
@@ -152,7 +142,7 @@ pub async fn show(
         now_ms: now.as_millis(),
         name: name.to_string(),
         told: given.told,
-        state: LeaseState::of(&lease.record, now).word(),
+        state: job_word(LeaseState::of(&lease.record, now)),
         when: match &schedule {
             Some(Ok(schedule)) => schedule.words(),
             Some(Err(error)) => error.to_string(),
@@ -175,6 +165,7 @@ pub async fn show(
         strip: Strip::of(&journal),
         lines: lines.collect(),
         forgotten: journal.forgotten_to.is_some(),
+        is_output_gone: slot.is_some() && output.is_none(),
         output,
         has_lease: !lease.record.is_unknown(),
         epoch: lease.record.epoch.get(),
@@ -185,20 +176,17 @@ pub async fn show(
 }
 
 /// What the run of a slot printed at its end, if that is kept.
-async fn printed(visit: &Visit, name: &LeaseName, slot: &Entry, now: Timestamp) -> Result<Option<Output>, Problem> {
+async fn printed(
+    visit: &Visit,
+    name: &LeaseName,
+    slot: &Entry,
+    now: Timestamp,
+) -> Result<Option<(Spelled, Printed)>, Problem> {
     let Some(record) = &slot.output else { return Ok(None) };
     let printed = output::at(&visit.coordinator, record).await?;
     // The record may be a newer run's by now.
     let printed = printed.filter(|printed| printed.lease == *name && Some(printed.epoch) == slot.epoch);
-    Ok(printed.map(|printed| Output {
-        slot: When::new(slot.slot.0, now).slot(),
-        at: When::new(printed.at, now),
-        host: printed.host.clone(),
-        bytes: thousands(printed.bytes),
-        is_cut: printed.is_cut || printed.tail.len() > TAIL,
-        file: printed.file.clone(),
-        text: fold(tail(&printed.tail)),
-    }))
+    Ok(printed.map(|printed| (When::new(slot.slot.0, now).slot(), Printed::of(&printed, now))))
 }
 
 /// The published definition of one job.
@@ -230,39 +218,5 @@ fn line(visit: &Visit, name: &LeaseName, entry: &Entry, now: Timestamp, is_chose
         used: used.unwrap_or_default(),
         output,
         is_chosen,
-    }
-}
-
-/// The end of a text, from a whole character on.
-fn tail(text: &str) -> &str {
-    let from = text.len().saturating_sub(TAIL);
-    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    &text[from..]
-}
-
-/// What a terminal would show in the end: a carriage return writes over its line, and colours are left out.
-fn fold(text: &str) -> String {
-    let lines = text.split('\n').map(|line| {
-        let line = line.strip_suffix('\r').unwrap_or(line);
-        output::plain(line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or_default())
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_carriage_return_writes_over_its_line() {
-        assert_eq!(fold("10%\r50%\r100%\ndone\r\n\rx\r"), "100%\ndone\nx");
-        assert_eq!(fold("\u{1b}[31mred\u{1b}[0m\tand\u{7}plain\u{1b}["), "red\tandplain");
-    }
-
-    #[test]
-    fn the_end_of_an_output_begins_with_a_whole_character() {
-        let text = "é".repeat(TAIL);
-        assert!(tail(&text).len() <= TAIL && tail(&text).starts_with('é'));
-        assert_eq!(tail("short"), "short");
     }
 }

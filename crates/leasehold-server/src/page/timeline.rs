@@ -58,6 +58,9 @@ const LEGEND: [(&str, &str, &[&str]); 6] = [
 /// Into how many parts the ticks divide it.
 const PARTS: u64 = 4;
 
+/// Below this length ticks have seconds: to the minute they would be the same.
+const TO_THE_SECOND: u64 = 10 * 60_000;
+
 // Its template escapes what is in it.
 impl HtmlSafe for Timeline {}
 
@@ -112,7 +115,12 @@ impl Timeline {
                 x: x_of(*begin),
                 width: (x_of(*end).saturating_sub(x_of(*begin))).max(NARROWEST),
                 outcome,
-                words: format!("epoch {}: {who}, {length}, {}", transfer.epoch, outcome.replace('_', " ")),
+                words: format!(
+                    "epoch {}: {who}, {length}, {}; why: {}",
+                    transfer.epoch,
+                    outcome.replace('_', " "),
+                    told(transfer)
+                ),
                 at_ms: begin.as_millis(),
                 exact: exact(*begin),
             }
@@ -144,7 +152,11 @@ impl Timeline {
         let stopped = [("refused", "a stale write was refused")];
         let legend = legend.chain(stopped.into_iter().filter(|_| !refused.is_empty())).collect();
         let part = |n: u64| Timestamp::from_millis(from.as_millis() + length / PARTS * n + length % PARTS * n / PARTS);
-        let ticks = (0..=PARTS).map(|n| When::new(part(n), now).tick()).collect();
+        let tick = |at| match (When::new(at, now), length < TO_THE_SECOND) {
+            (at, true) => at.clock(),
+            (at, false) => at.tick(),
+        };
+        let ticks = (0..=PARTS).map(|n| tick(part(n))).collect();
         let also = if refused.is_empty() { String::new() } else { format!(", {} refused writes", refused.len()) };
         let summary = format!("{} tenures{also}, from {} to {}", bars.len(), exact(*from), exact(until));
         Some(Timeline { bars, marks, refused, summary, ticks, legend })

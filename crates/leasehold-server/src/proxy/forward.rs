@@ -9,7 +9,7 @@ use super::fence::{Purpose, Ticket};
 use super::flight::Fault;
 use super::problem::Problem;
 use super::replay::{Answer, Lookup, MAX_ANSWER, Name, again};
-use super::request::{Page, Purpose, ask, onward, strip, too_large};
+use super::request::{Page, RequestKind, ask, onward, strip, too_large};
 use super::{ProxyStep, Shared};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -50,9 +50,9 @@ impl Shared {
             Problem::unavailable(format!("{} requests are under way; try again", self.settings.limits.max_requests))
         })?;
         match asked {
-            Purpose::Own(page) => self.own(page).await,
-            Purpose::Safe => self.spawned(head, body.take(), None, None).await,
-            Purpose::Fenced(token, key) => {
+            RequestKind::Own(page) => self.own(page).await,
+            RequestKind::Safe => self.spawned(head, body.take(), None, None).await,
+            RequestKind::Fenced(token, key) => {
                 let name = match (&self.replays, key) {
                     (Some(_), Some(key)) => Some(Name::new(&token, key)),
                     _ => None,

@@ -41,7 +41,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 
 /// What a request asks for.
 #[derive(Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum RequestKind {
     /// To pass, with a token.
     Fenced(Token, Option<HeaderValue>),
     /// To pass without one, for it changes nothing.
@@ -59,7 +59,7 @@ pub(crate) enum Page {
 }
 
 /// Checks a request's head.
-pub(crate) fn ask(head: &Parts, settings: &Settings) -> Result<Purpose, Problem> {
+pub(crate) fn ask(head: &Parts, settings: &Settings) -> Result<RequestKind, Problem> {
     let method = &head.method;
     if *method == Method::CONNECT || *method == Method::TRACE {
         let detail = format!("method {method} is not passed on");
@@ -68,14 +68,14 @@ pub(crate) fn ask(head: &Parts, settings: &Settings) -> Result<Purpose, Problem>
     check_target(&head.uri)?;
     check_framing(head)?;
     if let Some(page) = head.uri.path().strip_prefix(OWN).filter(|rest| rest.is_empty() || rest.starts_with('/')) {
-        return own_page(page, head).map(Purpose::Own);
+        return own_page(page, head).map(RequestKind::Own);
     }
     check_length(head, settings.limits.max_body)?;
     let safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     if !head.headers.contains_key(TOKEN) && safe && settings.allow_safe {
-        return Ok(Purpose::Safe);
+        return Ok(RequestKind::Safe);
     }
-    Ok(Purpose::Fenced(token(&head.headers)?, key(&head.headers)?))
+    Ok(RequestKind::Fenced(token(&head.headers)?, key(&head.headers)?))
 }
 
 fn check_target(uri: &Uri) -> Result<(), Problem> {

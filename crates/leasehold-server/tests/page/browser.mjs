@@ -5,7 +5,8 @@ import { createInterface } from "node:readline";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-const { URL: url, KEY: key, READER: reader, ROAMING: roaming, EXPIRED: expired, DEAD: dead, SHOTS: shots } = process.env;
+const { URL: url, KEY: key, READER: reader, ROAMING: roaming, EXPIRED: expired, DEAD: dead, DONE: done, SHOTS: shots }
+  = process.env;
 const { chromium } = await import(process.env.PLAYWRIGHT);
 const axe = readFileSync(process.env.AXE, "utf8");
 
@@ -23,6 +24,7 @@ const context = await chromium.launchPersistentContext(profile, {
   viewport: { width: 1180, height: 760 },
   timezoneId: "Europe/Berlin",
   locale: "en-GB",
+  javaScriptEnabled: process.argv[2] !== "plain",
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync"],
 });
@@ -294,7 +296,7 @@ const acts = {
     await page.waitForURL("**/ns/default/leases");
     const paths = ["leases", "leases?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "lease/a", "queues", "queue/q",
       `queue/q/dead-letters?order=retry&reason=${encodeURIComponent(process.env.REASON ?? "")}`,
-      `item/q/${dead}?payload=shown`, "jobs", "job/j", "health", "lease/%3Cscript%3Ealert(1)%3C%2Fscript%3E"];
+      `item/q/${dead}?payload=shown`, `item/q/${done}?payload=shown`, "jobs", "job/j", "health", "lease/%3Cscript%3Ealert(1)%3C%2Fscript%3E"];
     for (const path of paths) {
       await page.goto(`${url}/ns/default/${path}`);
       if (path === "job/j") await page.getByRole("link", { name: /^Show output of/ }).click();
@@ -302,8 +304,10 @@ const acts = {
       assert.notEqual(await page.title(), "owned", path);
       assert.equal(await page.locator("main img, main script, main b[onmouseover], main u, main i:not(.key)").count(), 0, path);
     }
-    await page.goto(`${url}/ns/default/lease/a`);
-    assert.match(await page.locator("main").innerText(), /<img src=x onerror=/);
+    for (const path of ["lease/a", "queue/q", `item/q/${dead}`, `item/q/${done}?payload=shown`, "job/j", "health"]) {
+      await page.goto(`${url}/ns/default/${path}`);
+      assert.match(await page.locator("main").innerText(), /<img src=x onerror=/, path);
+    }
   },
 
   async tabs() {
@@ -331,6 +335,110 @@ const acts = {
     await next;
     await tabs[6].waitForRequest((request) => request.url().endsWith("/leases"));
     assert.equal(streams, 2);
+  },
+
+  // A tab that nobody looks at gives its stream back and asks for nothing; looked at again, it is current.
+  async hidden() {
+    const page = context.pages()[0];
+    const isStream = (request) => new URL(request.url()).pathname.endsWith("/changes");
+    const begun = context.waitForEvent("request", isStream);
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await begun;
+    await page.locator('[id="l-watched"]').getByText("first (box-1").waitFor();
+    // A browser without a screen never hides a tab by itself.
+    const hide = (isHidden) => page.evaluate((hidden) => {
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, isHidden);
+    await hide(true);
+    let asked = 0;
+    page.on("request", () => { asked += 1; });
+    await ask("nobody follows");
+    assert.equal(asked, 0, "a hidden tab asks");
+    await page.locator('[id="l-watched"]').getByText("first (box-1").waitFor();
+    const again = context.waitForEvent("request", isStream);
+    await hide(false);
+    await again;
+    await page.locator('[id="l-watched"]').getByText("second (box-2").waitFor();
+  },
+
+  // However often something changes, a page is read no more often than the server says.
+  async floor() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    await page.locator("#live").getByText("Live").waitFor();
+    const times = [];
+    page.on("request", (request) => { if (request.url().endsWith("/leases")) times.push(Date.now()); });
+    await ask("change again and again");
+    while (times.length < 5) await page.waitForRequest((request) => request.url().endsWith("/leases"));
+    const shortest = Math.min(...times.slice(1).map((time, n) => time - times[n]));
+    assert.ok(shortest > 1_900, `read again after ${shortest} ms`);
+  },
+
+  // What changes while the page is being read is read too, and soon: not only when the next hint comes.
+  async meanwhile() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    const devtools = await context.newCDPSession(page);
+    await devtools.send("Network.enable");
+    const isTold = new Promise((told) => {
+      devtools.on("Network.eventSourceMessageReceived", ({ eventName }) => { if (eventName === "changed") told(); });
+    });
+    let answered = 0;
+    let begun;
+    const hasBegun = new Promise((done) => { begun = done; });
+    await page.route("**/leases", async (route) => {
+      const response = await route.fetch();
+      answered += 1;
+      begun();
+      if (answered === 1) await isTold;
+      await route.fulfill({ response });
+    });
+    await hasBegun;
+    await ask("change hands");
+    await page.locator('[id="l-watched"]').getByText("second (box-2").waitFor({ timeout: 10_000 });
+    assert.equal(answered, 2);
+  },
+
+  // Without script every page is complete, and every order can be given.
+  async plain() {
+    const page = context.pages()[0];
+    await signIn(page, key);
+    await page.waitForURL("**/ns/default/leases");
+    const watched = page.locator('[id="l-watched"]');
+    await watched.getByText("first (box-1").waitFor();
+    assert.match(await watched.locator("time").first().getAttribute("title"), / UTC$/);
+    for (const id of ["live", "pause", "cut"]) assert.equal(await page.locator(`#${id}`).isVisible(), false, id);
+    await page.getByRole("searchbox").fill("team-b");
+    await page.getByRole("button", { name: "Filter" }).click();
+    await page.waitForURL("**/leases?q=team-b");
+    assert.equal(await page.locator("tbody tr").count(), 3);
+    await page.goto(`${url}/ns/default/lease/watched`);
+    await page.getByText("Revoke…").click();
+    await page.locator("#revoke-why").fill("disk of box-1 is full");
+    await page.getByRole("button", { name: "Revoke at epoch 1" }).click();
+    await page.getByRole("status").getByText("Revoked.").waitFor();
+    await page.locator("#e2").getByText("disk of box-1 is full").waitFor();
+    await page.goto(`${url}/ns/default/item/mail/${dead}`);
+    await page.getByRole("link", { name: "Show payload" }).click();
+    await page.locator("pre").getByText("user0@example.org").waitFor();
+    await page.getByText("Retry…").click();
+    await page.locator("#retry-why").fill("mailbox is back");
+    await page.getByRole("button", { name: /^Retry at epoch/ }).click();
+    await page.getByRole("status").getByText("Back in line").waitFor();
+    await page.goto(`${url}/ns/default/queue/mail`);
+    await page.getByRole("link", { name: "Purge this one…" }).first().click();
+    await page.getByLabel("Why").fill("not ours");
+    await page.getByRole("button", { name: "Purge this one" }).click();
+    await page.getByRole("status").getByText("1 dead letter is removed.").waitFor();
+    await page.goto(`${url}/ns/default/job/hourly-rollup`);
+    await page.getByRole("link", { name: /^Show output of .* UTC$/ }).first().click();
+    await page.locator("#output").getByText("rolled up 18,220 rows").waitFor();
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Key").waitFor();
   },
 
   async axe() {

@@ -6,8 +6,10 @@ use crate::driver::Browser;
 use crate::scene::{MINUTE, acquire, dead_letters, fences, holder, morning, name, order_item, processes, queue};
 use crate::stage::Stage;
 use leasehold_core::lease::protocol::{Order, Report};
-use leasehold_core::{Marker, Outcome, Who, Why};
+use leasehold_core::{Epoch, FencedWrite, Marker, Outcome, Who, Why};
+use leasehold_work::presence::Role;
 use leasehold_work::queue::{Claimer, NewItem, Payload, Queue, Reason, protocol};
+use std::time::Duration;
 
 const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
 
@@ -79,13 +81,22 @@ async fn what_users_write_stays_text() {
     queue.add(NewItem { payload, ..NewItem::default() }).await.unwrap();
     let mut claimer = Claimer::new(queue.clone(), None, "5m".parse().unwrap()).unwrap();
     let claimed = claimer.next().await.unwrap();
-    let report = Report { marker: Some(Marker::new(HOSTILE).unwrap()), checkpoint: None };
+    let checkpoint = Some(leasehold_core::Checkpoint::new(HOSTILE).unwrap());
+    let report = Report { marker: Some(Marker::new(HOSTILE).unwrap()), checkpoint };
     queue.progress(claimed.token(), report).await.unwrap();
     queue.fail(&claimed, Reason::new(HOSTILE).unwrap(), None, true).await.unwrap();
+    let done = queue.add(NewItem::default()).await.unwrap().name().id.clone();
+    let claim = queue.claim_item(&done, holder("box-1", "<b>", 7), "1h".parse().unwrap()).await.unwrap().unwrap();
+    queue.complete(&claim, Some(Payload::result(HOSTILE).unwrap()), Vec::new()).await.unwrap();
+    let (held, seen) = (grant.token().epoch, Epoch::new(9).unwrap());
+    let write = FencedWrite::new(HOSTILE, held, seen, Some(Who::new(HOSTILE).unwrap()));
+    leases.count_fenced(&name("a"), &write).await.unwrap();
     crate::scene::hostile_job(&stage, HOSTILE).await;
+    crate::scene::process(&stage, Role::Worker, HOSTILE, Some("q")).await;
     let key = stage.key("<u>key</u>", ALL, &["*"], None).await;
     let id = claimed.name().id.to_string();
-    Browser::start(&stage.url(), "hostile", &[("KEY", &key), ("DEAD", &id), ("REASON", HOSTILE)]).ends_well().await;
+    let more = [("KEY", key.as_str()), ("DEAD", &id), ("DONE", done.as_str()), ("REASON", HOSTILE)];
+    Browser::start(&stage.url(), "hostile", &more).ends_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,6 +127,69 @@ async fn a_page_that_lost_its_connection_says_since_when_and_takes_no_orders() {
     acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
     browser.answer();
     browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tab_that_nobody_looks_at_has_no_stream_and_asks_for_nothing() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
+    let key = stage.key("ada", "read", &["*"], None).await;
+    let mut browser = Browser::start(&stage.url(), "hidden", &[("KEY", &key)]);
+    assert_eq!(browser.asks().await.as_deref(), Some("nobody follows"));
+    while stage.site.waiters() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
+    browser.answer();
+    browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_is_read_no_more_often_than_the_server_says() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let mut grant = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
+    let key = stage.key("ada", "read", &["*"], None).await;
+    let mut browser = Browser::start(&stage.url(), "floor", &[("KEY", &key)]);
+    assert_eq!(browser.asks().await.as_deref(), Some("change again and again"));
+    let changing = tokio::spawn(async move {
+        loop {
+            leases.renew(&mut grant, None).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    browser.answer();
+    browser.ends_well().await;
+    changing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_changes_while_the_page_is_read_is_shown_soon() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let leases = stage.leases();
+    let first = acquire(&leases, "watched", holder("box-1", "first", 1), "1h").await;
+    let key = stage.key("ada", "read", &["*"], None).await;
+    let mut browser = Browser::start(&stage.url(), "meanwhile", &[("KEY", &key)]);
+    assert_eq!(browser.asks().await.as_deref(), Some("change hands"));
+    leases.release(&first, Outcome::Succeeded).await.unwrap();
+    acquire(&leases, "watched", holder("box-2", "second", 2), "1h").await;
+    browser.answer();
+    browser.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_script_every_page_is_complete_and_every_order_can_be_given() {
+    let _alone = ALONE.lock().await;
+    let stage = Stage::start().await;
+    let dead = morning(&stage).await;
+    let key = stage.key("ada", ALL, &["*"], None).await;
+    acquire(&stage.leases(), "watched", holder("box-1", "first", 1), "1h").await;
+    Browser::start(&stage.url(), "plain", &[("KEY", &key), ("DEAD", dead.as_str())]).ends_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

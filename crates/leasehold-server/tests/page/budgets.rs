@@ -49,6 +49,7 @@ async fn every_page_keeps_its_budget() {
         ("queue/long", budget::QUEUE_READS),
         ("queue/mail", budget::QUEUE_READS),
         (item.as_str(), budget::ITEM_READS),
+        (&format!("{item}?payload=shown&output=shown"), budget::ITEM_READS),
         ("jobs", budget::JOBS_READS),
         ("job/hourly-rollup", budget::RUNS_READS),
         ("health", budget::HEALTH_READS),

@@ -148,3 +148,18 @@ async fn a_bulk_order_needs_a_key_that_operates_on_the_queue_and_the_sessions_to
         assert!(matches!(mail.inspect(id).await.unwrap().item.state, State::Dead { .. }), "{id}");
     }
 }
+
+#[tokio::test]
+async fn where_each_dead_letter_has_a_reason_of_its_own_a_bounded_number_is_shown() {
+    let stage = Stage::start().await;
+    for n in 0..60 {
+        dead_letters(&stage, "mail", &format!("order {n:03} timed out"), 1).await;
+    }
+    dead_letters(&stage, "mail", "550 mailbox unavailable", 2).await;
+    let mut client = Client::signed_in(&stage, &stage.key("ada", "read", &["*"], None).await).await;
+    let page = client.get("/ns/default/queue/mail").await.body;
+    assert_eq!(page.matches("<details class=\"group\"").count(), 50);
+    assert!(page.contains("550 mailbox unavailable") && page.contains("order 048 timed out"), "{page}");
+    assert!(!page.contains("order 049 timed out"), "the most frequent come first, then by name: {page}");
+    assert!(page.contains("11 more have 11 other reasons: <code>leasehold queue ls mail --dead</code>"), "{page}");
+}

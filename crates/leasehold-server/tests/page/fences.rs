@@ -94,7 +94,7 @@ async fn of_many_fences_a_bounded_number_is_looked_at_and_the_page_says_so() {
 /// The row of a refused write.
 fn refused<'a>(page: &'a str, resource: &str) -> Option<&'a str> {
     let section = page.split("id=\"refused\"").nth(1)?.split("</section>").next()?;
-    section.split("<tr>").find(|row| row.contains(&format!(">{resource}<")))
+    section.split("<tr ").find(|row| row.contains(&format!(">{resource}<")))
 }
 
 #[tokio::test]
@@ -127,6 +127,8 @@ async fn the_timeline_marks_where_stale_writes_were_refused() {
     let drawing = page.split("<figure").nth(1).unwrap().split("</figure>").next().unwrap();
     let title =
         "write of epoch 1 to file:out.json by &#60;b&#62;ada&#60;/b&#62;@box-1 refused, 2 times: epoch 2 was there";
+    assert!(drawing.contains("epoch 1: a (box-1, pid 1), 10m, succeeded; why: first holder ("), "{drawing}");
+    assert!(drawing.contains("epoch 2: b (box-2, pid 2), 10m, held; why: free after a release ("), "{drawing}");
     assert!(drawing.contains(title) && drawing.contains("</i>a stale write was refused"), "{drawing}");
     assert_eq!(drawing.matches("<path class=\"refused\"").count(), 2);
     assert!(drawing.contains("2 tenures, 2 refused writes, from"), "{drawing}");

@@ -11,6 +11,7 @@ use leasehold_guards::stored::{Adoption, FenceDocument, FenceRecord};
 use leasehold_work::output::{self, Ring, RunOutput, Usage};
 use leasehold_work::presence::{self, Announced, Presence, Role};
 use leasehold_work::queue::{Attempts, Claimer, FollowUp, ItemId, ItemName, NewItem, Payload, Priority, Queue, Reason};
+use leasehold_work::schedule::requests::{NewRequest, RunRequests};
 use leasehold_work::schedule::{Definitions, Fate, FileRevision, Job, JobVerbs, Note, Publisher, RunEnd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -353,4 +354,8 @@ pub async fn hostile_job(stage: &Stage, text: &str) {
     leases.write(&name("j"), &Note::Began(slot, epoch), text).await.unwrap();
     let end = RunEnd { output: Some(record), ..RunEnd::new(Fate::Failed, Some(1), 5) };
     leases.write(&name("j"), &Note::Ended(slot, epoch, end), text).await.unwrap();
+    let (by, why) = (Who::new(text).unwrap(), Why::new(text).unwrap());
+    let new = NewRequest { id: leasehold_core::Nonce::random(), job: name("j"), epoch: Epoch::ZERO, by, why };
+    RunRequests::new(leases.clone()).make(&new).await.unwrap().unwrap();
+    order(&leases, "j", text, text, Order::Pause).await;
 }
