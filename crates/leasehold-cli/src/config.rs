@@ -193,6 +193,7 @@ impl Settings {
         let in_file = |f: &File| f.output_runs.map(|number| number.to_string());
         let runs = |text: &str, _: &Source| run_output::parse_runs(text);
         let output_runs = files.pick(&None, "output_runs", OUTPUT_RUNS, in_file, runs)?;
+        let (notify, oidc) = (files.tables(|f| &f.notify), files.tables(|f| &f.oidc));
         Ok(Settings {
             store: store.map_or_else(own_store, Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
@@ -206,8 +207,8 @@ impl Settings {
             log_format: log_format.unwrap_or_else(|| default(Format::Text)),
             metrics: optional(metrics),
             metrics_leases: metrics_leases.unwrap_or_else(|| default(Vec::new())),
-            notify: files.notify(),
-            oidc: files.oidc(),
+            notify: NotifyTables { tables: notify.0, file: notify.1 },
+            oidc: OidcTables { tables: oidc.0, file: oidc.1 },
             output: optional(output),
             output_size: output_size.unwrap_or_else(|| default(DEFAULT_OUTPUT_SIZE)),
             output_runs: output_runs.unwrap_or_else(|| default(DEFAULT_OUTPUT_RUNS)),
@@ -357,22 +358,10 @@ impl Files {
         Ok(Files(files))
     }
 
-    /// Of the nearest file that has any.
-    fn notify(&self) -> NotifyTables {
-        let found = self.0.iter().find(|(_, file)| !file.notify.is_none());
-        found.map_or_else(NotifyTables::default, |(path, file)| NotifyTables {
-            tables: file.notify.clone(),
-            file: path.clone(),
-        })
-    }
-
-    /// The same for these.
-    fn oidc(&self) -> OidcTables {
-        let found = self.0.iter().find(|(_, file)| !file.oidc.is_none());
-        found.map_or_else(OidcTables::default, |(path, file)| OidcTables {
-            tables: file.oidc.clone(),
-            file: path.clone(),
-        })
+    /// The tables of this kind in the nearest file that has any, and that file.
+    fn tables(&self, of: impl Fn(&File) -> &RawTables) -> (RawTables, PathBuf) {
+        let found = self.0.iter().find(|(_, file)| !of(file).is_none());
+        found.map(|(path, file)| (of(file).clone(), path.clone())).unwrap_or_default()
     }
 
     /// The flag, or else the variable, or else what the nearest file says that says something.

@@ -78,35 +78,22 @@ impl Problem {
             return;
         };
         let (what, lease, epoch) = (format!("a request of `{lease}`, epoch {epoch},"), lease.as_str(), epoch.get());
+        macro_rules! tell {
+            ($level:ident) => {
+                tracing::$level!(
+                    lease,
+                    epoch,
+                    outcome = REFUSED,
+                    status,
+                    error,
+                    "{what} was refused ({status}): {detail}"
+                )
+            };
+        }
         match self.kind {
-            Kind::Regressed => {
-                tracing::error!(
-                    lease,
-                    epoch,
-                    outcome = REFUSED,
-                    status,
-                    error,
-                    "{what} was refused ({status}): {detail}"
-                );
-            }
-            Kind::Unavailable => {
-                tracing::info!(
-                    lease,
-                    epoch,
-                    outcome = REFUSED,
-                    status,
-                    error,
-                    "{what} was refused ({status}): {detail}"
-                );
-            }
-            _ => tracing::warn!(
-                lease,
-                epoch,
-                outcome = REFUSED,
-                status,
-                error,
-                "{what} was refused ({status}): {detail}"
-            ),
+            Kind::Regressed => tell!(error),
+            Kind::Unavailable => tell!(info),
+            _ => tell!(warn),
         }
     }
 

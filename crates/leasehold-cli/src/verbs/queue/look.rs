@@ -5,11 +5,11 @@ use crate::args::{ItemArgs, QueueLs};
 use crate::config::blame_flag;
 use crate::context::{Context, Open, Target, moved_to, with_backlog};
 use crate::exit::Exit;
+use crate::metrics::queue_names;
 use crate::output::{self, relative, rough};
 use crate::table::Column::{Text, Whole};
 use crate::table::table;
-use leasehold_core::store::Range;
-use leasehold_core::{Error, LeaseName, Result, Shelf, Timestamp};
+use leasehold_core::{Error, Result, Timestamp};
 use leasehold_work::Backlog;
 use leasehold_work::notify::Channel;
 use leasehold_work::queue::Queue;
@@ -47,23 +47,15 @@ fn nothing(context: &Context, what: &str) -> Result<Exit> {
 async fn queues(context: &Context) -> Result<Exit> {
     let Some(coordinator) = context.existing().await? else { return nothing(context, "no queues yet") };
     let store = coordinator.store();
-    let (mut tallies, mut after) = (Vec::new(), None::<LeaseName>);
-    let mut damaged = None;
-    loop {
-        let page = store.list(Shelf::Queue, Range::new(after.as_ref(), PAGE)).await?;
-        for (name, _) in &page.entries {
-            let Ok(queue) = name.as_str().parse() else { continue };
-            let tally = Queue::new(store.clone(), queue).tally().await?;
-            for error in &tally.troubles {
-                output::warn(&error.to_string());
-                damaged = Some(Exit::from(error));
-            }
-            tallies.push((name.to_string(), tally));
+    let (mut tallies, mut damaged) = (Vec::new(), None);
+    for queue in queue_names(coordinator).await? {
+        let name = queue.to_string();
+        let tally = Queue::new(store.clone(), queue).tally().await?;
+        for error in &tally.troubles {
+            output::warn(&error.to_string());
+            damaged = Some(Exit::from(error));
         }
-        match page.entries.last() {
-            Some((last, _)) if page.more => after = Some(last.clone()),
-            _ => break,
-        }
+        tallies.push((name, tally));
     }
     if tallies.is_empty() {
         return nothing(context, "no queues yet");

@@ -158,24 +158,19 @@ impl Dispatcher {
         tell: mpsc::UnboundedSender<Event>,
         draining: Arc<AtomicBool>,
     ) -> Self {
-        let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
-        let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
-        let asking = Semaphore::new(ASKING);
-        let set_back = AtomicBool::new(false);
-        let reported = Mutex::default();
         Dispatcher {
+            running: Arc::new(Semaphore::new(settings.max_running.max(1))),
+            anchor: Mutex::new((Timestamp::from_millis(0), coordinator.clock().now())),
+            asking: Semaphore::new(ASKING),
+            set_back: AtomicBool::new(false),
+            reported: Mutex::default(),
             coordinator,
             journals,
             launcher,
             watcher,
             settings,
             tell,
-            asking,
-            running,
-            anchor,
-            set_back,
             draining,
-            reported,
         }
     }
 
