@@ -361,7 +361,7 @@ impl Files {
     /// The tables of this kind in the nearest file that has any, and that file.
     fn tables(&self, of: impl Fn(&File) -> &RawTables) -> (RawTables, PathBuf) {
         let found = self.0.iter().find(|(_, file)| !of(file).is_none());
-        found.map_or_else(Default::default, |(path, file)| (of(file).clone(), path.clone()))
+        found.map(|(path, file)| (of(file).clone(), path.clone())).unwrap_or_default()
     }
 
     /// The flag, or else the variable, or else what the nearest file says that says something.
