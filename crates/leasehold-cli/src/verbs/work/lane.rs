@@ -80,10 +80,7 @@ pub async fn run<B: Backlog>(
     if let Some(monitor) = monitor {
         monitor.drain_when(asked.subscribe());
     }
-    let teller = match is_managed() {
-        true => Teller::of_lane(plan.queue.clone(), asked.clone())?,
-        false => Teller::alone(plan.queue.clone()),
-    };
+    let teller = teller_of(plan, &asked)?;
     let mut folder = WorkFolder::new()?;
     let wait = plan.until.wait();
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
@@ -276,6 +273,14 @@ const fn is_temporary_for_claims(kind: Kind) -> bool {
 /// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
 pub fn is_managed() -> bool {
     std::env::var_os(LANE).is_some_and(|word| !word.is_empty())
+}
+
+/// Whom this lane tells that the store is away.
+fn teller_of(plan: &Plan, asked: &watch::Sender<u32>) -> Result<Teller> {
+    match is_managed() {
+        true => Teller::of_lane(plan.queue.clone(), asked.clone()),
+        false => Ok(Teller::alone(plan.queue.clone())),
+    }
 }
 
 /// While it is there, lines are about an item.
