@@ -121,9 +121,8 @@ pub async fn claim(
         }
     }
     if let (Some(request), Some(attempt)) = (&asked.attempt, attempt) {
-        let mark = attempt.nonce();
         let tokens = taken.grants.iter().map(|grant| grant.token().clone()).collect();
-        recent.note(asked.caller.account(), request.nonce(), mark, tokens);
+        recent.note(asked.caller.account(), request.nonce(), attempt.nonce(), tokens);
     }
     let claims = Claims { items: taken.grants.iter().map(|grant| ClaimView::new(&asked, grant)).collect() };
     match asked.attempt {
