@@ -120,6 +120,7 @@ impl Server {
                     if newcomers.turn_one_out() { Place::Soon(permits.clone(), extra) } else { Place::None(extra) }
                 }
             };
+            let is_crowded = !matches!(place, Place::Free(_));
             let tls = certificate.as_ref().map(|certificate| TlsAcceptor::from(certificate.config()));
             let (site, router, newcomers) = (site.clone(), router.clone(), newcomers.clone());
             connections.spawn(async move {
@@ -135,6 +136,10 @@ impl Server {
                     Ok(()) = told => {}
                 }
             });
+            if is_crowded {
+                // However many come at once: whoever was turned out leaves, and whoever takes its place can be turned out in turn.
+                tokio::task::yield_now().await;
+            }
         }
         drop(tcp);
         site.end();

@@ -4,6 +4,7 @@ use crate::scene::{MINUTE, acquire, holder, morning, name};
 use crate::stage::{Client, Stage};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Key, Marker, Shelf};
+use leasehold_work::schedule::JobVerbs;
 
 /// The address of the first output that a job's page leads to.
 fn link(page: &str) -> String {

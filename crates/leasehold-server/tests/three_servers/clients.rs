@@ -242,12 +242,14 @@ fn follower(id: &str) -> String {
 /// Acquires a lease of its own, however bad the network is.
 pub async fn acquired(leases: &Coordinator, name: &str, ttl: Duration) -> Result<Grant> {
     // One nonce for all attempts: what was granted without an answer is found again.
-    let ask = Ask::new(HolderId::new(None), Ttl::new(ttl)?);
+    let mut ask = Ask::new(HolderId::new(None), Ttl::new(ttl)?);
     loop {
         match leases.acquire(&name.parse()?, &ask).await {
             Ok(Acquired::Granted(grant)) => return Ok(*grant),
             Ok(Acquired::Refused { .. }) => tokio::time::sleep(PAUSE).await,
             Err(error) if error.is_retryable() || error.kind() == Kind::Indeterminate => {}
+            // On a busy machine the answer may come when its time is over: nobody has held it yet.
+            Err(error) if error.kind() == Kind::Lost => ask = Ask::new(HolderId::new(None), Ttl::new(ttl)?),
             Err(error) => return Err(error),
         }
     }
