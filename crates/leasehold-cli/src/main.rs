@@ -5,6 +5,7 @@ mod bar;
 mod config;
 mod context;
 mod exit;
+#[cfg(feature = "server")]
 mod first_key;
 mod guards;
 mod interrupt;

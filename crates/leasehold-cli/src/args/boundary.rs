@@ -1,6 +1,8 @@
 //! The words of `proxy`, `mcp-gate` and `mcp`: guards at the boundary of a service or of an agent's tools.
 
-use super::{sized, within};
+use super::sized;
+#[cfg(feature = "http")]
+use super::within;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! Promise: the key is checked before anything else is done for a request, and the whole body is here before it has a permit, so
 //! a slow client takes none. The key is checked again once the request has its permit: however slowly it came, what is done for it
 //! is done under a key that counts now. The bodies that are held at once are bounded. A handler that waits gives its permit back
-//! first ([`Waiter::begin`]). A change continues without its client ([`super::detached`]).
+//! first ([`Waiter::begin`]). A change continues without its client (`detached`).
 
 use super::admission::{AdmissionPermit, Claimed, Urgency, Waits};
 use super::body_budget::{Charged, Sender};

@@ -41,6 +41,7 @@ pub(crate) fn client(address: &Address) -> Result<Client> {
 }
 
 /// A server's error text, made safe to quote in a message.
+#[allow(dead_code, reason = "not every store has such a service")]
 pub(crate) fn quoted(text: &str) -> String {
     printable(text).chars().take(MAX_QUOTED).collect()
 }

@@ -111,8 +111,7 @@ pub async fn claim(
             Ok(found) => taken.grants.extend(found),
             Err(over) => return Err(over.into()),
         }
-        // Nobody could work on them, or give them back, with a key that is no longer valid. It is checked now: a
-        // waiter is told of it later.
+        // With a key that is no longer valid nobody could work on them, or give them back. A waiter is told of it too late.
         if let Err(Refused::Denied(denied)) = asked.site.keys().again(&asked.caller).await {
             return Err(denied.into());
         }
