@@ -13,6 +13,7 @@ mod interrupt;
 mod listen;
 mod log;
 mod metrics;
+mod mistyped;
 mod notify;
 mod oidc;
 mod orphans;
@@ -90,6 +91,7 @@ fn begin(words: &[OsString]) -> Exit {
     if let Err(error) = log::install(&cli) {
         return output::fail(&error);
     }
+    mistyped::warn();
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -694,8 +694,10 @@ fn without_a_home_the_default_store_says_what_to_give() {
                 command.env("HOME", value);
             }
             let done = Done::from(command.output().unwrap());
-            watched.refused((line, value), &done, 78, "give --store");
-            watched.refused((line, value), &done, 78, "HOME");
+            let (code, remedy) =
+                if line.contains(&"--store") { (64, "give a store URL") } else { (78, "give --store") };
+            watched.refused((line, value), &done, code, remedy);
+            watched.refused((line, value), &done, code, "HOME");
         }
     }
 }

@@ -140,3 +140,13 @@ fn settings_take_effect() {
     assert_eq!(home.show("other")["ttl_ms"], 5_000);
     assert_eq!(home.show("other")["holder"]["label"], "flag");
 }
+
+#[test]
+fn a_mistyped_variable_is_warned_of_and_not_below_a_run() {
+    let home = Home::new(On::Sqlite);
+    let mut command = home.leasehold(&["run", "nightly", "--", env!("CARGO_BIN_EXE_leasehold"), "ls"]);
+    let done = Done::from(command.env("LEASEHOLD_STROE", "dir:/elsewhere").output().unwrap()).expect(0);
+    let warned = done.stderr.lines().filter(|line| line.contains("LEASEHOLD_STROE")).collect::<Vec<_>>();
+    assert_eq!(warned.len(), 1, "{done:?}");
+    assert!(warned[0].contains("did you mean LEASEHOLD_STORE?"), "{done:?}");
+}

@@ -11,8 +11,8 @@ use crate::output::{self, Reader};
 use crate::view;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
-    Acquired, Ask, Checkpoint, Drain, Error, Event, HolderId, Kind, LeaseName, Marker, Outcome, Released, Resolved,
-    Result, Token, TokenKind, TokenState,
+    Acquired, Ask, Checkpoint, Coordinator, Drain, Error, Event, HolderId, Kind, LeaseName, Marker, Outcome, Released,
+    Resolved, Result, Token, TokenKind, TokenState,
 };
 use leasehold_work::Renewed;
 use leasehold_work::queue::{ItemName, Queue};
@@ -116,7 +116,10 @@ pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
     releasable(&found, &token)?;
     let outcome = if args.failed { Outcome::Failed } else { Outcome::Succeeded };
     let (word, exit) = match coordinator.release_by_token(&token, outcome).await? {
-        Released::Now => ("released", Exit::Done),
+        Released::Now => {
+            count_end(&coordinator, &token.lease, outcome).await;
+            ("released", Exit::Done)
+        }
         Released::Already(outcome) => {
             output::say(&format!("`{token}` was already released ({}); nothing changed", outcome.as_str()));
             ("already_released", Exit::Done)
@@ -129,6 +132,12 @@ pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
     context
         .print_json(|| json!({ "name": token.lease.as_str(), "epoch": token.epoch.get(), "result": word }))
         .map(|_| exit)
+}
+
+/// Counts how a tenure without a supervisor ended, best effort.
+pub async fn count_end(coordinator: &Coordinator, lease: &LeaseName, outcome: Outcome) {
+    let event = if outcome == Outcome::Failed { Event::Failed } else { Event::Succeeded };
+    let _ = coordinator.count(lease, event).await;
 }
 
 /// Refuses a token that the record never granted, or has sent elsewhere.

@@ -38,7 +38,7 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     plan.check()?;
     let exchange = Exchange::new(settings.oidc.read()?)?;
     for what in exchange.missing_files().await {
-        output::say(&format!("warning: {what}"));
+        output::warn(&what);
     }
     let store = Stores { url: settings.store.value.clone(), requests: context.requests.clone() };
     let keys = keys(context).await?;
@@ -49,8 +49,8 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
     first_key::make(&keys, args.bootstrap_key_file.as_deref()).await?;
     let probed = Probed::Store(site.coordinator(settings.store.value.namespace()).await?);
     if let Some(address) = settings.metrics.value.filter(|address| address.is_open()) {
-        output::say(&format!(
-            "warning: other machines can reach the metrics on {address}, which needs no key and has no TLS: they show the names of \
+        output::warn(&format!(
+            "other machines can reach the metrics on {address}, which needs no key and has no TLS: they show the names of \
              jobs and queues; use 127.0.0.1 unless somebody else collects them"
         ));
     }

@@ -216,9 +216,14 @@ fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
     assert!(text.stdout.contains("schedule: every 2h -> every 1h"), "{text:?}");
     // Another start with the old file changes nothing, not even what the new one has retired.
     stop(old);
-    let again = scheduler(&home, "old.toml");
-    eventually("it has said so", || plan("old.toml") == [is("gone", "outdated"), is("tick", "outdated")]);
-    let said = stop(again).stderr;
+    let log = home.path("again.log");
+    let mut again = home.leasehold(&["schedule", "--file", "old.toml"]);
+    let again = Running::from(again.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap());
+    let said = || std::fs::read_to_string(&log).unwrap();
+    eventually("it has said so", || said().contains("job `tick` differently") && said().contains("without job `gone`"));
+    assert_eq!(plan("old.toml"), [is("gone", "outdated"), is("tick", "outdated")]);
+    stop(again);
+    let said = said();
     assert!(said.contains("a newer file defines job `tick` differently (team on"), "{said}");
     assert!(said.contains("a newer file is without job `gone` (team, revision 2, written "), "{said}");
     assert_eq!(plan("new.toml"), [is("tick", "same")]);

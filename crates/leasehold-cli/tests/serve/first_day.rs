@@ -143,10 +143,7 @@ fn a_server_says_what_it_did_not_do_when_it_started() {
     let server = serve(&home, &["--bootstrap-key-file", "first.key", "--max-body", "2MiB"]);
     let log = home.read(&server.log);
     assert!(log.contains("the store has keys already, so none was written to first.key"), "{log}");
-    assert!(
-        log.contains("warning: cannot read the keys in") && log.contains("no token of `https://cluster.local`"),
-        "{log}"
-    );
+    assert!(log.contains("cannot read the keys in") && log.contains("no token of `https://cluster.local`"), "{log}");
     assert!(!home.path("first.key").exists());
     // Whoever has no key learns nothing of where that file would be.
     let refused = raw(

@@ -250,7 +250,8 @@ impl Work {
         let (key, queue, why) = (self.key.as_str(), self.queue.name().as_str(), self.why.as_str());
         let is_purge = self.order == BulkOrder::Purge;
         if is_purge {
-            tracing::info!(key, queue, counted = self.items.len(), why, "purging dead letters");
+            let counted = self.items.len();
+            tracing::info!(key, queue, counted, why, "purging {counted} dead letters of `{queue}` for {key}: {why}");
         }
         let (mut acted, mut trouble) = (Acted::default(), None);
         for (id, epoch) in &self.items {
@@ -266,8 +267,17 @@ impl Work {
         if is_purge {
             let Acted { done: items, left } = acted;
             match &trouble {
-                None => tracing::info!(key, queue, items, left, why, "purged dead letters"),
-                Some(error) => tracing::warn!(key, queue, items, left, why, "a purge was interrupted: {error}"),
+                None => tracing::info!(
+                    key,
+                    queue,
+                    items,
+                    left,
+                    why,
+                    "purged {items} dead letters of `{queue}` for {key}: {why}"
+                ),
+                Some(error) => {
+                    tracing::warn!(key, queue, items, left, why, "purging `{queue}` for {key} was interrupted: {error}")
+                }
             }
         }
         (acted, trouble)

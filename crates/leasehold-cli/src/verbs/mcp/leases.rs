@@ -4,7 +4,7 @@ use super::era::Era;
 use super::session::Session;
 use super::tools::Call;
 use crate::args::Ls;
-use crate::verbs::hold::{releasable, report};
+use crate::verbs::hold::{count_end, releasable, report};
 use crate::verbs::{look, run};
 use crate::{output, view};
 use leasehold_core::clock::{Clock, SystemClock};
@@ -156,7 +156,10 @@ pub async fn release(call: &Call<'_>) -> Result<Value> {
         }
     };
     match released {
-        Released::Now => Ok(answer("released", &token.lease)),
+        Released::Now => {
+            count_end(&session.coordinator, &token.lease, outcome).await;
+            Ok(answer("released", &token.lease))
+        }
         Released::Already(_) => Ok(answer("already_released", &token.lease)),
         Released::Lost(_) => Err(Error::new(Kind::Lost, format!("lease `{token}` was lost before; nothing changed"))),
     }

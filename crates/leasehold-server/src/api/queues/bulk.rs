@@ -304,11 +304,23 @@ pub async fn purge(asked: Asked, body: Bytes) -> Result<Json<Acted>, Problem> {
     let wanted = Confirmation::read(&confirm, &asked, &queue, Act::Purge).await?;
     let (key, queue_name, why) = (asked.caller.key.as_str(), wanted.queue.as_str(), why.as_str());
     // What is gone has no history to write it in, and a server may be killed before the last item.
-    tracing::info!(key, queue = queue_name, until = wanted.until, with_dead = wanted.with_dead, why, "purging items");
+    let (until, with_dead) = (wanted.until, wanted.with_dead);
+    tracing::info!(key, queue = queue_name, until, with_dead, why, "purging items of `{queue_name}` for {key}: {why}");
     let purged = queue.purge(LEAST_AGE, |state| wanted.covers(state)).await;
     match &purged {
-        Ok(purged) => tracing::info!(key, queue = queue_name, items = purged.items, why, "purged items"),
-        Err(error) => tracing::warn!(key, queue = queue_name, why, "a purge was interrupted: {error}"),
+        Ok(purged) => {
+            let items = purged.items;
+            tracing::info!(
+                key,
+                queue = queue_name,
+                items,
+                why,
+                "purged items of `{queue_name}` for {key}: {items}; {why}"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(key, queue = queue_name, why, "purging `{queue_name}` for {key} was interrupted: {error}")
+        }
     }
     let done = purged?;
     Ok(Json(Acted { done: done.items as u64, skipped: done.troubles.len() as u64, next: None }))
