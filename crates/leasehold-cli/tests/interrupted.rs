@@ -57,6 +57,32 @@ fn under_plain_cron_a_slot_whose_run_was_killed_is_run_by_the_next_trigger_befor
 }
 
 #[test]
+fn another_machines_trigger_leaves_the_newest_slot_to_the_one_that_runs_a_killed_slot_again() {
+    let home = Home::new(On::Sqlite);
+    let job = "echo $LEASEHOLD_SLOT >> begun; [ -e go ] || exec sleep 100; until [ -e end ]; do sleep 0.05; done";
+    let trigger = ["run", "job", "--ttl", "1s", "--slot", "@every 10s", "--", "sh", "-c", job];
+    let killed = home.start(&trigger);
+    let broken = home.words("begun")[0].clone();
+    kill(killed);
+    home.touch("go");
+    eventually("a newer slot is due, and the lease is free", || {
+        let newer =
+            home.done(&["run", "clock", "--slot", "@every 10s", "--", "sh", "-c", "echo $LEASEHOLD_SLOT > now"]);
+        newer.expect(0);
+        home.read("now").trim() > broken.as_str() && home.show("job")["state"] != "held"
+    });
+    let first = home.start(&trigger);
+    eventually("the killed slot is run again", || lines(&home, "begun").len() == 2);
+    let second = home.done(&trigger).expect(0);
+    assert!(second.stderr.contains("skipped"), "{second:?}");
+    home.touch("end");
+    assert_eq!(first.end().code, 0);
+    let begun = lines(&home, "begun");
+    assert_eq!((begun.len(), begun[1].as_str()), (3, broken.as_str()), "{begun:?}");
+    assert_eq!(fate_of(&home, "job", &begun[2]), "succeeded");
+}
+
+#[test]
 fn the_scheduler_runs_a_killed_slot_again_before_newer_ones_that_wait() {
     let home = Home::new(On::Sqlite);
     jobs(&home, &format!("[[job]]\nname = 'job'\nevery = '1s'\nttl = '2s'\nbusy = 'wait 1m'\ncommand = '{JOB}'\n"));

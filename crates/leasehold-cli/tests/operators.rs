@@ -323,3 +323,17 @@ fn a_job_that_makes_no_sense_hides_no_other_from_check() {
     let asked = home.done(&["check", "--missed"]).expect(1);
     assert!(asked.stdout.contains("good") && asked.stderr.contains("job `bad`"), "{asked:?}");
 }
+
+#[test]
+fn what_is_released_by_hand_is_counted() {
+    let home = Home::new(On::Sqlite);
+    for (flags, event) in [(&[][..], "succeeded"), (&["--failed"], "failed")] {
+        let token = home.done(&["acquire", "by-hand"]).expect(0).stdout;
+        let release = [&["release", "--token", token.trim()], flags].concat();
+        home.done(&release).expect(0);
+        // A second time changes nothing, and counts nothing.
+        home.done(&release).expect(0);
+        assert_eq!(home.count("by-hand", event), 1);
+    }
+    assert_eq!(home.count("by-hand", "granted"), 2);
+}

@@ -158,6 +158,24 @@ async fn what_is_read_from_a_file_that_was_replaced_is_refused() {
     }
 }
 
+/// As by a copy that is put back while processes have the database open: new ones would begin a log of their own.
+#[tokio::test]
+async fn a_database_whose_log_was_removed_takes_no_more_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.db");
+    let leases = Coordinator::new(open(&url(&format!("sqlite:{}", path.display()))).await.unwrap());
+    let (name, ask) = ("a".parse().unwrap(), Ask::new(HolderId::new(None), Ttl::MAX));
+    leases.acquire(&name, &ask).await.unwrap();
+    for log in ["x.db-wal", "x.db-shm"] {
+        std::fs::remove_file(folder.path().join(log)).unwrap();
+    }
+    let other = "b".parse().unwrap();
+    for error in [leases.acquire(&other, &ask).await.unwrap_err(), leases.inspect(&name).await.unwrap_err()] {
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("was removed or replaced under this process"), "{error}");
+    }
+}
+
 /// Every file below a folder with its content, except SQLite's index of its log, which is memory and not a record.
 fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();

@@ -117,7 +117,7 @@ pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
     let outcome = if args.failed { Outcome::Failed } else { Outcome::Succeeded };
     let (word, exit) = match coordinator.release_by_token(&token, outcome).await? {
         Released::Now => {
-            count_end(&coordinator, &token.lease, outcome).await;
+            count_end(coordinator, &token.lease, outcome).await;
             ("released", Exit::Done)
         }
         Released::Already(outcome) => {

@@ -17,12 +17,15 @@ use leasehold_server::access::KeyRing;
 use leasehold_server::oidc::Exchange;
 use leasehold_server::serve::{Exposure, Limits, OpenLimits, Opener, PathPrefix, Server, Settings, Site, TlsFiles};
 use leasehold_stores::{Namespace, StoreUrl};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// The files that a server has open besides its connections: the store, its listeners, TLS.
+const OTHER_FILES: u64 = 256;
 /// Between two signs of life, where nobody wants any.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -33,7 +36,8 @@ pub async fn serve(context: &Context, args: &Args) -> Result<Exit> {
         let message = format!("`{store}` (from {source}) is another server; `serve` needs the URL of the store itself");
         return Err(Error::new(Kind::Unsupported, message));
     }
-    let plan = plan(args)?;
+    let mut plan = plan(args)?;
+    fit_open_files(&mut plan.limits);
     // Before the store is opened: a refusal makes nothing.
     plan.check()?;
     let exchange = Exchange::new(settings.oidc.read()?)?;
@@ -102,6 +106,24 @@ fn page(scheme: &str, address: SocketAddr, prefix: &str) -> String {
     };
     let path = if prefix.is_empty() { "/" } else { prefix };
     format!("{scheme}://{place}{path}")
+}
+
+/// Has as many files open as the system lets this process, and fewer connections than that: connections beyond the limit can be told
+/// so, and make room for those with a key.
+fn fit_open_files(limits: &mut Limits) {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+    let files = if setrlimit(Resource::Nofile, raised).is_ok() { before.maximum } else { before.current };
+    let most = files.map_or(usize::MAX, |files| files.saturating_sub(OTHER_FILES).max(1) as usize);
+    if limits.connections > most {
+        let asked = limits.connections;
+        limits.connections = most;
+        output::warn(&format!(
+            "at most {most} connections may be open at once, and not {asked} (--max-connections): this process may have {} files \
+             open; raise that limit (systemd: LimitNOFILE=)",
+            files.unwrap_or_default()
+        ));
+    }
 }
 
 fn plan(args: &Args) -> Result<Settings> {

@@ -1,9 +1,11 @@
 //! Requests that are too long, too many or too slow.
 
-use crate::common::{Home, On, eventually};
+use crate::common::{Home, On, Running, eventually};
 use crate::rig::{get, get_as, printed_key, raw, read, serve};
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpStream;
+use std::process::Command;
 
 #[test]
 fn a_body_or_a_head_that_is_too_long_is_refused() {
@@ -154,4 +156,21 @@ fn out_of_file_descriptors_a_namespace_can_be_opened_later() {
     assert_eq!(status("two"), "503");
     limit(1024);
     assert_eq!(status("two"), "200");
+}
+
+#[test]
+fn a_server_accepts_no_more_connections_than_it_can_have_files_open() {
+    let home = Home::new(On::Sqlite);
+    let server = home.leasehold(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 300 && exec \"$@\"", "sh"]).arg(server.get_program()).args(server.get_args());
+    for (name, value) in server.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let log = File::create(home.path("log")).unwrap();
+    let _running = Running::from(limited.current_dir(home.folder.path()).stderr(log).spawn().unwrap());
+    eventually("it says so", || home.read("log").contains("at most 44 connections may be open at once, and not 16384"));
 }

@@ -299,7 +299,11 @@ impl<'a> FencedPush<'a> {
         if is_unpack_failure(reason, &answer.said) {
             return Err(self.not_stored(answer, &words));
         }
-        let advice = if name == self.fence && !reason.contains("hook declined") {
+        // JGit keeps refs in folders, and removes one that is empty while another push puts its ref there.
+        let is_passing = reason.contains("No such file or directory");
+        let advice = if is_passing {
+            "; nothing was applied, try again"
+        } else if name == self.fence && !reason.contains("hook declined") {
             "; if this remote does not take refs of that name, keep the fences elsewhere: --fence-namespace \
              refs/heads/00-fence or refs/tags/fence"
         } else {
@@ -308,7 +312,7 @@ impl<'a> FencedPush<'a> {
         let words = if words.is_empty() { String::new() } else { format!(": {}", plain(&words.join(" "))) };
         let message =
             format!("refused by the remote: resource=`{}` ref `{name}`: {reason}{words}{advice}", self.resource);
-        Err(Error::new(Kind::Unsupported, message))
+        Err(Error::new(if is_passing { Kind::Unavailable } else { Kind::Unsupported }, message))
     }
 
     /// The remote had no space, or no permission, to store the objects.

@@ -122,7 +122,9 @@ fn plain_round(field: &Field, way: Transport, round: u64, pair: Pair<'_>, dice: 
     let late = Pusher::start(field, pair.0, &Order::push(epoch).how("plain"));
     std::thread::sleep(Duration::from_millis(dice.below(head_start(way) / 4)));
     late.stop();
-    assert_eq!(Pusher::run(field, pair.1, &Order::push(epoch + 1)), "pushed");
+    // JGit may lose the folder of a ref to another push, and say so: nothing was applied.
+    let mut answers = (0..3).map(|_| Pusher::run(field, pair.1, &Order::push(epoch + 1)));
+    assert_eq!(answers.find(|answer| !answer.starts_with("unavailable ")).as_deref(), Some("pushed"));
     late.resume();
     late.line();
     let mut tally = tally.lock().unwrap();

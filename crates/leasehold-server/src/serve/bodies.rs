@@ -51,14 +51,15 @@ impl HttpBody for Followed {
     }
 }
 
-/// The body of an answer. Its request ends when the body has been sent.
+/// The body of an answer. Its request ends when the body has been sent. hyper asks for a piece when the client takes one.
 pub fn during(body: Body, beat: Beat) -> Body {
-    Body::new(During { body, _beat: beat })
+    beat.is_unread();
+    Body::new(During { body, beat })
 }
 
 struct During {
     body: Body,
-    _beat: Beat,
+    beat: Beat,
 }
 
 impl HttpBody for During {
@@ -66,7 +67,13 @@ impl HttpBody for During {
     type Error = Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending() {
+            self.beat.is_read()
+        } else {
+            self.beat.is_unread()
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -53,7 +53,7 @@ impl Held {
 pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Response {
     let caller = match authenticate(&site, request.headers()).await {
         Ok(caller) => caller,
-        Err(problem) => return problem.into_response(),
+        Err(problem) => return refused(&request, problem),
     };
     is_known(&request);
     let (key, account) = (LoggedKey(caller.key.clone()), caller.account().clone());
@@ -93,7 +93,7 @@ pub async fn keyed(State(site): State<Site>, request: Request, next: Next) -> Re
 pub async fn light(State(site): State<Site>, request: Request, next: Next) -> Response {
     let caller = match authenticate(&site, request.headers()).await {
         Ok(caller) => caller,
-        Err(problem) => return problem.into_response(),
+        Err(problem) => return refused(&request, problem),
     };
     is_known(&request);
     let key = LoggedKey(caller.key.clone());
@@ -142,6 +142,18 @@ fn is_known(request: &Request) {
     if let Some(newcomer) = request.extensions().get::<Newcomer>() {
         newcomer.is_known();
     }
+}
+
+/// The answer to a request without a valid key. A key that was refused, and not one that could not be checked, makes the connection
+/// one that others may take the place of.
+fn refused(request: &Request, problem: Problem) -> Response {
+    let response = problem.into_response();
+    if response.status() == StatusCode::UNAUTHORIZED
+        && let Some(newcomer) = request.extensions().get::<Newcomer>()
+    {
+        newcomer.is_unknown();
+    }
+    response
 }
 
 async fn authenticate(site: &Site, headers: &HeaderMap) -> Result<Caller, Problem> {

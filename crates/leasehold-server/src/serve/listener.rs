@@ -105,6 +105,7 @@ impl Server {
                 accepted = tcp.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(_) => {
+                        newcomers.turn_one_out();
                         tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
                         continue;
                     }
@@ -127,8 +128,7 @@ impl Server {
                 let (_permit, is_full) = place.take().await;
                 let (newcomer, told) = newcomers.join();
                 if is_full {
-                    // It takes no place that another connection could have.
-                    newcomer.is_known();
+                    newcomer.takes_no_place();
                 }
                 let connection = Connection { site, router, newcomer, is_full };
                 tokio::select! {
@@ -299,7 +299,7 @@ impl Connection {
             .keep_alive_interval(limits.idle / 3)
             .keep_alive_timeout(limits.client);
         let mut ending = self.site.ending();
-        let (idle, client, pulse) = (limits.idle, limits.client, Pulse::default());
+        let (idle, client, reader, pulse) = (limits.idle, limits.client, limits.reader, Pulse::default());
         let (this, begun) = (Arc::new(self), pulse.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let (this, beat) = (this.clone(), begun.beat());
@@ -317,6 +317,7 @@ impl Connection {
             _ = connection.as_mut() => return,
             _ = ending.wait_for(|ending| *ending) => false,
             () = pulse.idle_for(idle) => true,
+            () = pulse.unread_for(reader) => return,
         };
         connection.as_mut().graceful_shutdown();
         // A request that was sent before the client learned of it is still answered.
@@ -327,6 +328,7 @@ impl Connection {
         tokio::select! {
             _ = connection => {}
             () = given_up, if is_idle => {}
+            () = pulse.unread_for(reader) => {}
         }
     }
 

@@ -1,9 +1,9 @@
-//! Connections that have not shown a valid key yet.
+//! Connections that have not shown a valid key yet, or whose key was refused last.
 //!
 //! Promise: when all places are taken, the oldest of these connections is closed for a new one. So connections that are opened and
 //! send nothing keep nobody out, and one with a key has time to show it. Non-promise: a client with a key may take every place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
@@ -15,6 +15,8 @@ pub struct Newcomers(Arc<Mutex<Line>>);
 struct Line {
     next: u64,
     all: BTreeMap<u64, oneshot::Sender<()>>,
+    /// Those that have shown a valid key.
+    known: HashMap<u64, oneshot::Sender<()>>,
 }
 
 /// One such connection, until it is dropped or has shown a key.
@@ -57,12 +59,30 @@ impl Newcomers {
 impl Newcomer {
     /// Notes that it has shown a valid key.
     pub fn is_known(&self) {
+        let mut line = self.0.newcomers.line();
+        if let Some(leave) = line.all.remove(&self.0.number) {
+            line.known.insert(self.0.number, leave);
+        }
+    }
+
+    /// Notes that it has shown a key that is not valid, or no longer: it keeps nobody out any more.
+    pub fn is_unknown(&self) {
+        let mut line = self.0.newcomers.line();
+        if let Some(leave) = line.known.remove(&self.0.number) {
+            line.all.insert(self.0.number, leave);
+        }
+    }
+
+    /// Notes that it takes no place that another connection could have.
+    pub fn takes_no_place(&self) {
         self.0.newcomers.line().all.remove(&self.0.number);
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.newcomers.line().all.remove(&self.number);
+        let mut line = self.newcomers.line();
+        line.all.remove(&self.number);
+        line.known.remove(&self.number);
     }
 }

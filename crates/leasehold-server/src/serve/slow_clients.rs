@@ -1,13 +1,14 @@
 //! Connections with time limits.
 //!
 //! Promise: a client that takes too long to send a head of HTTP/1, or to read a piece of an answer, is disconnected. Non-promise:
-//! hyper closes idle connections of HTTP/1; for HTTP/2 there is [`Pulse::idle_for`].
+//! hyper closes idle connections of HTTP/1; for HTTP/2 there are [`Pulse::idle_for`] and [`Pulse::unread_for`].
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,11 +22,19 @@ pub struct Pulse(Arc<Requests>);
 struct Requests {
     count: AtomicUsize,
     last: Mutex<Moment>,
+    /// The answers that wait for their client to read on, by number, and since when.
+    unread: Mutex<BTreeMap<usize, Moment>>,
+    next: AtomicUsize,
 }
 
 impl Default for Requests {
     fn default() -> Self {
-        Requests { count: AtomicUsize::new(0), last: Mutex::new(SystemClock.now()) }
+        Requests {
+            count: AtomicUsize::new(0),
+            last: Mutex::new(SystemClock.now()),
+            unread: Mutex::default(),
+            next: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -33,11 +42,29 @@ impl Pulse {
     /// Notes that a request begins; it ends when the answer is dropped.
     pub fn beat(&self) -> Beat {
         self.0.count.fetch_add(1, Ordering::AcqRel);
-        Beat(self.clone())
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        Beat { pulse: self.clone(), number }
     }
 
     fn is_idle(&self) -> bool {
         self.0.count.load(Ordering::Acquire) == 0
+    }
+
+    fn unread(&self) -> MutexGuard<'_, BTreeMap<usize, Moment>> {
+        self.0.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until an answer has waited this long for its client to read on. In HTTP/2 the client says how much it takes, so a
+    /// connection on which everything else moves may keep answers for ever.
+    pub async fn unread_for(&self, limit: Duration) {
+        loop {
+            let waited = self.unread().values().map(|since| SystemClock.now().saturating_since(*since)).max();
+            let rest = limit.saturating_sub(waited.unwrap_or_default());
+            if rest.is_zero() {
+                return;
+            }
+            tokio::time::sleep(rest).await;
+        }
     }
 
     /// Waits until there has been no request for this long.
@@ -58,12 +85,28 @@ impl Pulse {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub struct Beat(Pulse);
+pub struct Beat {
+    pulse: Pulse,
+    number: usize,
+}
+
+impl Beat {
+    /// Notes that the client has to read on before the rest of the answer is asked for.
+    pub fn is_unread(&self) {
+        self.pulse.unread().insert(self.number, SystemClock.now());
+    }
+
+    /// Notes that the client has read everything that there is.
+    pub fn is_read(&self) {
+        self.pulse.unread().remove(&self.number);
+    }
+}
 
 impl Drop for Beat {
     fn drop(&mut self) {
-        *self.0.0.last.lock().unwrap_or_else(PoisonError::into_inner) = SystemClock.now();
-        self.0.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.is_read();
+        *self.pulse.0.last.lock().unwrap_or_else(PoisonError::into_inner) = SystemClock.now();
+        self.pulse.0.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -27,12 +27,17 @@ struct Client(DuplexStream);
 impl Client {
     /// Connects, and sends what every client begins with.
     async fn connect(bench: &Bench) -> Self {
+        Client::connect_with(bench, &[]).await
+    }
+
+    /// The same with settings of its own.
+    async fn connect_with(bench: &Bench, settings: &[u8]) -> Self {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let connection = connection(bench);
         tokio::spawn(connection.http2(theirs));
         let mut client = Client(ours);
         client.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        client.send(SETTINGS, 0, 0, &[]).await;
+        client.send(SETTINGS, 0, 0, settings).await;
         client
     }
 
@@ -89,6 +94,23 @@ async fn a_connection_of_http2_without_requests_is_closed_though_it_answers_ping
         was_told
     };
     assert!(tokio::time::timeout(PATIENCE, ended).await.expect("it is closed"), "in order");
+}
+
+#[tokio::test]
+async fn a_client_of_http2_that_takes_no_answers_is_disconnected_though_it_answers_pings() {
+    let bench = Bench::new(Limits { reader: Duration::from_millis(300), ..Limits::default() }).await;
+    // No stream of it may be sent anything but heads.
+    let mut client = Client::connect_with(&bench, &[0, 4, 0, 0, 0, 0]).await;
+    client.post("/v1/ns/default", "nobody", &[]).await;
+    let ended = async {
+        let mut was_answered = false;
+        while let Some((kind, _, _)) = client.next().await {
+            assert_ne!(kind, DATA, "it may not be sent");
+            was_answered |= kind == HEADERS;
+        }
+        was_answered
+    };
+    assert!(tokio::time::timeout(PATIENCE, ended).await.expect("it is closed"), "it had the head of an answer");
 }
 
 #[tokio::test]

@@ -99,3 +99,21 @@ async fn connections_without_a_key_keep_no_holder_out() {
     assert!(renew_on(&mut kept, &key, token).await.starts_with("HTTP/1.1 200"));
     drop(silent);
 }
+
+#[tokio::test]
+async fn a_connection_whose_key_is_refused_can_be_turned_out() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let rig = Rig::with(Arc::new(crate::rig::InMemory::default()), limits).await;
+    let key = rig.all().await;
+    let address = rig.base.strip_prefix("http://").unwrap().to_owned();
+    let held = rig.post(&key, "leases/daily/acquire", json!({ "ttl": "90s" })).await.ok();
+    let token = held["token"].as_str().unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..8 {
+        let mut connection = TcpStream::connect(&address).await.unwrap();
+        // However many come: one whose key counts no more makes room for the next.
+        assert!(renew_on(&mut connection, &key, token).await.starts_with("HTTP/1.1 200"));
+        assert!(renew_on(&mut connection, "lh_w_nobody", token).await.starts_with("HTTP/1.1 401"));
+        kept.push(connection);
+    }
+}

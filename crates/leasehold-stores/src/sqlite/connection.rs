@@ -58,7 +58,7 @@ impl Database {
             let _inside = critical::enter();
             connect(&path).map_err(|e| failed(e, Phase::Connecting, &path))?
         };
-        let database = Database { connection, path, namespace, identity, closing: None };
+        let database = Database { connection, path, namespace, identity, log: Cell::new(None), closing: None };
         database.set_up()?;
         Ok(database)
     }

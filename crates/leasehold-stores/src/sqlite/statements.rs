@@ -8,6 +8,7 @@ use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use leasehold_system::volume::SecondName;
 use leasehold_system::{clock, critical};
 use rusqlite::{Connection, OptionalExtension, params};
+use std::cell::Cell;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,6 +31,8 @@ pub(super) struct Database {
     pub(super) namespace: Namespace,
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
+    /// The same of its log, once this connection has it open. SQLite removes it only when the last connection closes.
+    pub(super) log: Cell<Option<(u64, u64)>>,
     /// Set while the connection is closed, which takes locks too. The last
     /// field, so that it is dropped after the connection.
     pub(super) closing: Option<critical::Inside>,
@@ -56,7 +59,11 @@ impl Database {
                 .optional()?;
             Ok(Reading { value, now })
         };
-        read().map_err(|e| failed(e, Phase::Reading, &self.path))
+        let reading = read().map_err(|e| failed(e, Phase::Reading, &self.path))?;
+        if self.log.get().is_none() {
+            self.log.set(self.log_in_place());
+        }
+        Ok(reading)
     }
 
     /// This connection's settings, according to SQLite.
@@ -81,7 +88,16 @@ impl Database {
     fn in_place(&self) -> Result<Metadata> {
         let shown = self.path.display();
         match std::fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(found),
+            Ok(found) if (found.dev(), found.ino()) == self.identity => {
+                if self.log.get().is_some() && self.log.get() != self.log_in_place() {
+                    let message = format!(
+                        "the log of {shown}, `-wal`, was removed or replaced under this process, as by a copy that was put back: \
+                         what is written here is lost; end every process that uses the store, then start again"
+                    );
+                    return Err(Error::new(Kind::Unavailable, message));
+                }
+                Ok(found)
+            }
             Ok(_) => Err(Error::new(
                 Kind::Unavailable,
                 format!(
@@ -92,6 +108,13 @@ impl Database {
                 Err(Error::unavailable(format!("{shown} was moved away; bring it back, and it is used again"), e))
             }
         }
+    }
+
+    /// Device and inode of the log that is there now.
+    fn log_in_place(&self) -> Option<(u64, u64)> {
+        let mut path = self.path.as_os_str().to_owned();
+        path.push("-wal");
+        std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
     }
 
     pub(super) fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {

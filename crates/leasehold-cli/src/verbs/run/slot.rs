@@ -216,7 +216,10 @@ pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection, jo
         Some(mark) if mark.state == SlotState::Running => {
             format!("slot {} of `{lease}` is running under epoch {}", slot_text(mark.slot), mark.epoch)
         }
-        Some(mark) => format!("slot {newest} of `{lease}` already ran, under epoch {}", mark.epoch),
+        Some(mark) if latest.is_none_or(|latest| latest <= mark.slot) => {
+            format!("slot {newest} of `{lease}` already ran, under epoch {}", mark.epoch)
+        }
+        Some(_) => format!("slot {newest} of `{lease}` was passed over; see leasehold runs {lease}"),
         None => format!("no slot of `{lease}` is due"),
     }
 }
@@ -234,9 +237,14 @@ pub async fn skip(
         Refusal::Paused(_) => Fate::Paused,
         _ => return Some(super::skip_event(refusal)),
     };
-    let running = coordinator.inspect(lease).await.ok().and_then(|seen| seen.record.slot);
-    if running.is_some_and(|mark| mark.slot == slot) {
+    let record = coordinator.inspect(lease).await.ok().map(|seen| seen.record);
+    if record.as_ref().and_then(|record| record.slot).is_some_and(|mark| mark.slot == slot) {
         return Some(Event::AlreadyRun);
+    }
+    // Whoever took the lease after this slot came due, perhaps to run one before it again, may still run it.
+    let is_left_to_holder = record.and_then(|record| record.tenure).is_some_and(|tenure| slot.0 <= tenure.granted_at);
+    if fate == Fate::SkippedOverlap && is_left_to_holder {
+        return Some(super::skip_event(refusal));
     }
     let _ = Journals::new(coordinator.clone()).skip(lease, slot, plan.before(slot), fate).await;
     None
