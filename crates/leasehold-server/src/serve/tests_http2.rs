@@ -101,7 +101,8 @@ async fn a_client_of_http2_that_takes_no_answers_is_disconnected_though_it_answe
     let bench = Bench::new(Limits { reader: Duration::from_millis(300), ..Limits::default() }).await;
     // No stream of it may be sent anything but heads.
     let mut client = Client::connect_with(&bench, &[0, 4, 0, 0, 0, 0]).await;
-    client.post("/v1/ns/default/leases/a/renew", "nobody", &[]).await;
+    bench.slow.add_permits(1);
+    client.post("/x/acquire", bench.secret.reveal(), &[]).await;
     let ended = async {
         let mut was_answered = false;
         while let Some((kind, _, _)) = client.next().await {
